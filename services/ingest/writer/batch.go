@@ -144,7 +144,9 @@ func (t *term) decide(b *batch, x decided) error {
 	b.bytes += len(c.Raw)
 	b.decided = append(b.decided, x)
 	t.rechecks.add(b.class, d.Next...)
-	t.draft.settle(c.Event.ID)
+	if d.RetryAt == 0 { // what is refused for now is asked for by id again
+		t.draft.settle(c.Event.ID)
+	}
 	t.tellArrival(b, x)
 	return t.draft.failure()
 }

@@ -4,10 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/services/ingest/policy"
 )
 
 // TestHealedEventsAreAskedFor: what was rejected and is parked no more is asked for by id when what
@@ -52,5 +55,43 @@ func TestHealedEventsAreAskedFor(t *testing.T) {
 	s.ask(proto.Accepted, proto.LaneSyncLive, comment)
 	if n := r.Rejected.Len(); n != 0 {
 		t.Errorf("%d rejections are remembered of what is here", n)
+	}
+}
+
+// crowded is a policy that puts an event off while it says so.
+type crowded struct {
+	Policy
+	id  string
+	now atomic.Bool
+}
+
+func (c *crowded) Decide(k policy.Knowledge, x *policy.Candidate) policy.Decision {
+	if x.Event.ID == c.id && c.now.Load() {
+		return policy.Decision{Outcome: proto.Rejected, Reason: "crowded", RetryAt: time.Now().Add(time.Hour).Unix()}
+	}
+	return c.Policy.Decide(k, x)
+}
+
+// TestPutOffAfterItHealed: an event that is asked for by id, comes, and is put off, is asked for again.
+// The relay may be one that nobody holds a connection to.
+func TestPutOffAfterItHealed(t *testing.T) {
+	t.Parallel()
+	b, settings, rules := openBus(t), testSettings(), &crowded{}
+	settings.RejectedHotSeconds = 0
+	alice := newPerson(1)
+	issue := alice.issue(alice, "tree", 1)
+	comment := newPerson(2).event(1111, 400, "", nostr.Tag{"E", issue.ID})
+	rules.id = comment.ID
+	r := startWith(t, b, "writer", settings, func(w *Writer) { rules.Policy, w.policy = w.policy, rules })
+	s := newSender(t, b)
+	s.serve(alice.announcement("tree", 100))
+	s.ask(proto.Rejected, proto.LaneSyncLive, comment, proto.HeaderRelay, "wss://had.example")
+	s.ask(proto.Accepted, proto.LaneUser, issue)
+	for _, putOff := range []bool{true, false} {
+		rules.now.Store(putOff)
+		s.ask(map[bool]proto.Outcome{true: proto.Rejected, false: proto.Accepted}[putOff], proto.LaneSyncLive, comment)
+		if _, waits := r.Rejected.Healed(comment.ID); waits != putOff {
+			t.Errorf("put off: %v, to be asked for: %v", putOff, waits)
+		}
 	}
 }
