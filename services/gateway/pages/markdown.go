@@ -2,6 +2,7 @@ package pages
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"html/template"
 	"net/url"
@@ -18,8 +19,58 @@ import (
 	"github.com/yuin/goldmark/text"
 )
 
-// maxMarkdown is the largest text that is rendered, in bytes. A larger one is shown as it is.
-const maxMarkdown = 128 << 10
+const (
+	// maxMarkdown is the largest text that is rendered, in bytes. A larger one is shown as it is.
+	maxMarkdown = 128 << 10
+	// What a text of a stranger may have to be rendered: with more, the time or the memory that it takes
+	// grows with the square of its size.
+	maxDepth = 64      // quotes and lists that one line begins
+	maxCells = 50_000  // of tables: a row of one character is filled up to all columns of its table
+	maxPairs = 1 << 20 // of brackets in a paragraph, for each of which a partner is looked for
+)
+
+// errCostly is a text that would take too much to be rendered.
+var errCostly = errors.New("it has too many quotes, lists, cells or brackets within each other")
+
+// costly reports whether a text would take too much to be rendered. It counts at least what is there.
+func costly(source []byte) bool {
+	lines, columns, brackets, marks := 0, 0, 0, 0 // of the paragraph
+	cells, pairs := 0, 0
+	end := func() {
+		cells += lines * columns
+		pairs += brackets*brackets + marks*marks/16
+		lines, columns, brackets, marks = 0, 0, 0, 0
+	}
+	for line := range bytes.Lines(source) {
+		if depth(line) > maxDepth {
+			return true
+		}
+		if len(bytes.TrimSpace(line)) == 0 {
+			end()
+			continue
+		}
+		lines, columns = lines+1, max(columns, 1+bytes.Count(line, []byte("|")))
+		brackets += bytes.Count(line, []byte("["))
+		for _, mark := range []string{"*", "_", "~", "`"} {
+			marks += bytes.Count(line, []byte(mark))
+		}
+	}
+	end()
+	return cells > maxCells || pairs > maxPairs
+}
+
+// depth is how many quotes and lists a line begins or goes on.
+func depth(line []byte) (n int) {
+	for i, c := range line {
+		switch {
+		case c == '>', (c == ' ' || c == '\t') && i > 0 && bytes.IndexByte([]byte("-+*.)"), line[i-1]) >= 0:
+			n++
+		case bytes.IndexByte([]byte(" \t-+*.)0123456789"), c) < 0:
+			return n
+		}
+	}
+	return n
+}
 
 // isMarkdown reports whether a file is rendered, by its name.
 func isMarkdown(name string) bool {
@@ -40,6 +91,9 @@ type links struct {
 // render renders a Markdown text of a stranger. What is left is harmless: no script, no style, and
 // no image but those of the repository itself. (Another's image would tell that other who reads.)
 func render(source []byte, l links) (template.HTML, error) {
+	if costly(source) {
+		return "", errCostly
+	}
 	markdown := goldmark.New(goldmark.WithExtensions(extension.GFM),
 		goldmark.WithParserOptions(parser.WithAutoHeadingID()),
 		goldmark.WithRendererOptions(html.WithUnsafe())) // the policy below decides

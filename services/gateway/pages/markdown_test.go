@@ -1,6 +1,7 @@
 package pages
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -36,6 +37,33 @@ func TestRender(t *testing.T) {
 			if strings.Contains(string(got), bad) {
 				t.Errorf("%s: %s is left: %s", row[0], bad, got)
 			}
+		}
+	}
+}
+
+// TestCostlyTextsAreNotRendered: of the size that is rendered, each of them took minutes or gigabytes.
+// What people write is rendered.
+func TestCostlyTextsAreNotRendered(t *testing.T) {
+	t.Parallel()
+	fill := func(part string) string { return strings.Repeat(part, maxMarkdown/len(part)) }
+	row := strings.Repeat("a|", maxMarkdown/8)
+	for _, text := range []string{
+		row + "\n" + strings.Repeat("-|", maxMarkdown/8) + "\n" + strings.Repeat("|\n", maxMarkdown/8),
+		fill(">"), fill("> "), fill("- "), fill("1. "), fill("* > "), strings.Repeat("- ", maxMarkdown/4) + fill("a\n")[:maxMarkdown/2],
+		fill("["), fill("[a]("), fill("![a]("), fill("[a](<b"), strings.Repeat("[", maxMarkdown/2) + strings.Repeat("]", maxMarkdown/2), fill("a*"), fill("_a __a "),
+	} {
+		if _, err := render([]byte(text), links{}); !errors.Is(err, errCostly) {
+			t.Errorf("%.20q… is rendered: %v", text, err)
+		}
+	}
+	same := func(place string) string { return place }
+	for _, text := range []string{
+		fill("## A title\n\nSome *text* with `code` and [a link](b.md).\n\n- one\n- two\n\n"),
+		fill(strings.Repeat("- [a](https://b.example/c): *some* words\n", 100) + "\n"),
+		"|a|b|c|d|e|\n|-|-|-|-|-|\n" + strings.Repeat("|1|2|3|4|5|\n", 1000), strings.Repeat("> ", 5) + "deep", strings.Repeat("* ", 40) + "\n",
+	} {
+		if got, err := render([]byte(text), links{page: same, raw: same}); err != nil || len(got) == 0 {
+			t.Errorf("%.20q… is not rendered: %v", text, err)
 		}
 	}
 }
