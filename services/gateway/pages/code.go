@@ -62,6 +62,7 @@ type code struct {
 	view
 	Home    string                   // path of the repository's page, below the base path
 	link    func(path string) string // leads there from any page
+	kept    *renderings
 	Parents []crumb
 	Commit  *commit
 	Entries []entry
@@ -130,7 +131,7 @@ func (p *Pages) readCode(ctx context.Context, ref nostr.RepoRef, home, client st
 	defer cancel()
 	workers := p.Workers
 	workers.Patience = patience
-	c := &code{view: v, Home: home, link: p.Settings.At}
+	c := &code{view: v, Home: home, link: p.Settings.At, kept: p.renderings}
 	if v.Log {
 		a, err := workers.Log(ctx, ref, proto.RepoLogQuestion{Name: v.refName(), Skip: v.Skip, Client: client})
 		if err != nil || len(a.Commits) == 0 {
@@ -214,7 +215,7 @@ func (c *code) show(f *proto.RepoFile, folder string) *file {
 		to.Text = visible(string(f.Data))
 		if isMarkdown(f.Name) && len(f.Data) <= maxMarkdown {
 			// Where it cannot be rendered the text is shown.
-			to.Rendered, _ = render(f.Data, links{
+			to.Rendered, _ = c.kept.render(f.Data, renderedAt{home: c.Home, revision: c.revision, folder: folder}, links{
 				folder: folder,
 				page:   func(place string) string { return c.link(c.at(place)) },
 				raw:    func(place string) string { return c.link(c.at(place, "raw")) },

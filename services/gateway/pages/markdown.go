@@ -2,6 +2,7 @@ package pages
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"html/template"
@@ -10,6 +11,7 @@ import (
 	"regexp"
 	"strings"
 
+	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/microcosm-cc/bluemonday"
 	"github.com/yuin/goldmark"
 	"github.com/yuin/goldmark/ast"
@@ -86,6 +88,44 @@ type links struct {
 	folder string                    // of the text, "" for the root
 	page   func(place string) string // of a folder or file
 	raw    func(place string) string // of a file, as it is
+}
+
+// keptRenderings is how many rendered texts are kept, and maxKept the size of the largest one, in
+// bytes: to render a large text takes a hundred times as long as all else of its page.
+const keptRenderings, maxKept = 64, 512 << 10
+
+// renderedAt is a text, by its hash, and where its links begin.
+type renderedAt struct {
+	text   [sha256.Size]byte
+	home   string
+	folder string
+	revision
+}
+
+// renderings keeps the texts that were rendered last.
+type renderings struct {
+	*lru.Cache[renderedAt, template.HTML]
+}
+
+func newRenderings() *renderings {
+	kept, err := lru.New[renderedAt, template.HTML](keptRenderings)
+	if err != nil {
+		panic(err) // the number is a positive constant
+	}
+	return &renderings{kept}
+}
+
+// render renders a text, unless it is kept.
+func (k *renderings) render(source []byte, at renderedAt, l links) (template.HTML, error) {
+	at.text = sha256.Sum256(source)
+	if rendered, kept := k.Get(at); kept {
+		return rendered, nil
+	}
+	rendered, err := render(source, l)
+	if err == nil && len(rendered) <= maxKept {
+		k.Add(at, rendered)
+	}
+	return rendered, err
 }
 
 // render renders a Markdown text of a stranger. What is left is harmless: no script, no style, and

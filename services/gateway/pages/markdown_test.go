@@ -68,6 +68,31 @@ func TestCostlyTextsAreNotRendered(t *testing.T) {
 	}
 }
 
+// TestRenderings: a text is rendered once for each place that its links lead to, and a changed text
+// again.
+func TestRenderings(t *testing.T) {
+	t.Parallel()
+	rendered := 0
+	kept := newRenderings()
+	at := func(text, home string) string {
+		html, err := kept.render([]byte(text), renderedAt{home: home}, links{
+			page: func(place string) string { rendered++; return home + place },
+			raw:  func(place string) string { return place },
+		})
+		fixture.Must(t, err)
+		return string(html)
+	}
+	for range 2 {
+		if one, other := at("[a](b)", "/one/"), at("[a](b)", "/other/"); !strings.Contains(one, `"/one/b"`) || !strings.Contains(other, `"/other/b"`) {
+			t.Errorf("%s, %s", one, other)
+		}
+	}
+	at("[a](b) changed", "/one/")
+	if rendered != 3 {
+		t.Errorf("rendered %d times", rendered)
+	}
+}
+
 func TestTextThatLooksLikeAnother(t *testing.T) {
 	t.Parallel()
 	if got := harmless("a\u202eb\u2066c"); got != "abc" {

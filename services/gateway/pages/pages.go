@@ -73,9 +73,11 @@ type Pages struct {
 	rules     config.Rules
 	directory *derived[everything, []listed]
 	threads   *derived[threadsOf, threads]
-	pages     *template.Template
-	iconURL   string
-	icon      []byte // nil: it is elsewhere
+
+	renderings *renderings
+	pages      *template.Template
+	iconURL    string
+	icon       []byte // nil: it is elsewhere
 }
 
 // site is what all pages know.
@@ -105,6 +107,8 @@ func New(o Options) (*Pages, error) {
 			Style: template.CSS(style), Script: template.JS(script),
 		},
 		rules: rules, directory: newDerived[everything, []listed](1), threads: newDerived[threadsOf, threads](keptThreads),
+		renderings: newRenderings(),
+
 		pages:   template.Must(template.New("pages").Funcs(template.FuncMap{"at": s.At, "ago": ago}).Parse(source)),
 		iconURL: iconURL, icon: body,
 	}, nil

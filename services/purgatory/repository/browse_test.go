@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/test/fixture/gittest"
 )
 
@@ -122,5 +123,28 @@ func TestBrowseAgain(t *testing.T) {
 		if again, n := processes(row.ask); n > row.most || !reflect.DeepEqual(first, again) {
 			t.Errorf("%s again: %d processes, want at most %d; %+v after %+v", name, n, row.most, again, first)
 		}
+	}
+}
+
+// BenchmarkBrowse shows a folder of 1,000 files and the commits behind 5,000 newer ones, again and
+// again.
+func BenchmarkBrowse(b *testing.B) {
+	repo := gittest.Repo(b, gittest.Store(b), "x")
+	gittest.Do(b, repo, func(l *repository.Locked) error { return l.Ensure(b.Context()) })
+	var in strings.Builder
+	for n := range 6000 {
+		fmt.Fprintf(&in, "commit refs/heads/main\ncommitter A <a@b> %d +0000\ndata 6\nchange\nM 644 inline file-%d\ndata 5\n%05d\n", 1e9+n, n%1000, n)
+	}
+	gittest.Input(b, repo.Path, []byte(in.String()), "fast-import", "--quiet")
+	tip := gittest.Git(b, repo.Path, "rev-parse", "refs/heads/main")
+	for name, ask := range map[string]func() error{
+		"folder": func() error { _, err := repo.Folder(b.Context(), "client", tip, ""); return err },
+		"log":    func() error { _, err := repo.Log(b.Context(), "client", tip, 5000); return err },
+	} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				must(b, ask())
+			}
+		})
 	}
 }
