@@ -56,22 +56,15 @@ func (w *retention) clearEnded(repo *repository.Locked) error {
 // Another is kept for a while if its owner has ended the hosting, and when that time is over it is
 // removed.
 func (w *retention) end(ctx context.Context, repo *repository.Locked) error {
-	refs, err := repo.Refs()
+	hasData, err := repo.HasObjects() // also where the owner has deleted all states before
 	if err != nil {
 		return err
-	}
-	waiting, err := repo.Waiting()
-	if err != nil {
-		return err
-	}
-	for _, placeholder := range waiting {
-		delete(refs.ByName, repostate.PrefixNostr+placeholder.Event)
 	}
 	neverAccepted, err := w.neverAccepted(ctx, repo.Repo)
 	if err != nil {
 		return err
 	}
-	if len(refs.ByName) == 0 || neverAccepted {
+	if !hasData || neverAccepted {
 		return w.removeRepository(ctx, repo)
 	}
 	how, err := w.howItEnds(ctx, repo.Repo)

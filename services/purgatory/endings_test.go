@@ -88,6 +88,24 @@ func TestAnOwnerComesBack(t *testing.T) {
 	}
 }
 
+// TestAnOwnerWhoDeletedTheStateComesBack: what the repository had is there still, and a new state needs
+// no push.
+func TestAnOwnerWhoDeletedTheStateComesBack(t *testing.T) {
+	w := newWorld(t)
+	commit := w.work.Commit("a", "1")
+	w.announced(alice, "x")
+	st := w.pushState(alice, "x", 1001, commit)
+	w.in.accept(deletion(alice, "e", st.ID))
+	eventually(t, "its branch is gone", func() bool { return w.ref(alice, "x", mainBranch) == "" })
+	w.in.accept(deletion(alice, "a", alicesX))
+	w.told.await("x ended")
+	comes, back := again(announcement("announcement", alice, "x"), 2000), state("back", alice, "x", 2000, commit)
+	w.in.waits("x", comes, back)
+	w.released(comes)
+	w.released(back)
+	w.isAt(alice, "x", commit)
+}
+
 // TestAnEndedRepositoryIsRemoved: after the grace period a repository goes, with the events and
 // objects that only it needed; that of another owner of the identifier stays whole. What hangs on a
 // deleted announcement is hidden, and ingest removes it. Workers may be
