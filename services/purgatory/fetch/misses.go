@@ -10,16 +10,18 @@ import (
 const (
 	// missTime is how long a server is not asked again for what it lacked, while it lists the same.
 	missTime = 30 * time.Minute
-	// maxMisses bounds the objects that are remembered of one URL, maxURLs the URLs.
-	maxMisses, maxURLs = 5000, 10_000
+	// maxMisses bounds the objects that are remembered of one URL, maxOfAll those of all URLs, and
+	// maxURLs the URLs.
+	maxMisses, maxOfAll, maxURLs = 5000, 250_000, 10_000
 )
 
 // Misses remembers what servers were found to lack. It is safe for concurrent use. What it forgets
 // is asked for once more, and nothing else is lost.
 type Misses struct {
-	mu    sync.Mutex
-	byURL map[string]missing
-	order []string // URLs, the oldest first; those that are forgotten are still among them
+	mu      sync.Mutex
+	byURL   map[string]missing
+	order   []string // URLs, the oldest first
+	objects int      // of all URLs
 }
 
 // missing is what one URL lacked while its list of references was the same.
@@ -58,10 +60,12 @@ func (m *Misses) add(url string, references uint64, objects []string, now time.T
 	}
 	next.objects = next.objects[:min(len(next.objects), maxMisses)]
 	m.byURL[url] = next
+	m.objects += len(next.objects) - len(before.objects)
 	if !is {
 		m.order = append(m.order, url)
 	}
-	for len(m.order) > maxURLs {
+	for len(m.order) > maxURLs || m.objects > maxOfAll {
+		m.objects -= len(m.byURL[m.order[0]].objects)
 		delete(m.byURL, m.order[0])
 		m.order = m.order[1:]
 	}
