@@ -3,14 +3,15 @@ package purgatory_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"iter"
 	"log/slog"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -130,7 +131,7 @@ func start(t testing.TB, name, gitFolder, url string, flags ...string) worker {
 func run(t testing.TB, name string, n *node.Node, set ...func(*purgatory.Constants)) worker {
 	t.Helper()
 	constants := purgatory.Constants{
-		Git: "git", SyncDelay: 10 * time.Millisecond, UserDelay: 10 * time.Minute, Again: 10 * time.Millisecond,
+		Git: "git", SyncDelay: 10 * time.Millisecond, UserDelay: 10 * time.Minute, Again: 10 * time.Millisecond, Turn: time.Second,
 		BackOff: 200 * time.Millisecond, MostBackOff: time.Second, HuntsAtOnce: 32,
 		Answer: patience,
 	}
@@ -211,20 +212,15 @@ func newWorldBy(t *testing.T, set func(*purgatory.Constants), flags ...string) *
 	store, err := repository.NewStore(repository.Options{Root: git})
 	must(t, err)
 	w.url, w.store, w.in, w.told = w.Bus.ClientURL(), store, playIngest(t, w.Bus), listen(t, w.Bus)
-	// The door passes every request on to the worker that holds the shard, as the front door does.
 	directory, err := claim.Watch(context.Background(), w.Bus, proto.GroupShards, slog.New(slog.DiscardHandler))
 	must(t, err)
 	t.Cleanup(directory.Close)
 	proxy := &httputil.ReverseProxy{
-		Rewrite: func(r *httputil.ProxyRequest) {
-			path, err := nostr.ParseRepositoryPath(r.In.URL.EscapedPath())
-			holder, ok := directory.Holder(proto.ShardName(proto.ShardOf(path.Identifier)))
-			if err != nil || !ok {
-				holder.Address = "127.0.0.1:1" // where nothing listens: 502
-			}
-			r.SetURL(&url.URL{Scheme: "http", Host: holder.Address})
+		Rewrite:   func(r *httputil.ProxyRequest) { r.Out.URL.Scheme = "http" },
+		Transport: doorway{directory},
+		ErrorHandler: func(rw http.ResponseWriter, _ *http.Request, err error) {
+			http.Error(rw, err.Error(), http.StatusBadGateway)
 		},
-		ErrorHandler: func(rw http.ResponseWriter, _ *http.Request, _ error) { rw.WriteHeader(http.StatusBadGateway) },
 	}
 	w.door = httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		// A worker may answer before the last read of the request's body, which net/http would
@@ -238,6 +234,36 @@ func newWorldBy(t *testing.T, set func(*purgatory.Constants), flags ...string) *
 	t.Cleanup(w.door.Close)
 	w.holds(t, proto.Shards)
 	return w
+}
+
+// doorway passes requests on to the worker that holds their shard, as the front door does: until one
+// does and listens it waits, because the directory may be behind the worker.
+type doorway struct{ directory *claim.Directory }
+
+func (d doorway) RoundTrip(r *http.Request) (*http.Response, error) {
+	path, err := nostr.ParseRepositoryPath(r.URL.EscapedPath())
+	if err != nil {
+		return nil, err
+	}
+	for deadline := time.Now().Add(patience); ; {
+		err := errors.New("no worker holds the shard")
+		if holder, held := d.directory.Holder(proto.ShardName(proto.ShardOf(path.Identifier))); held {
+			var answer *http.Response
+			r.URL.Host = holder.Address
+			answer, err = http.DefaultTransport.RoundTrip(r)
+			if failed, is := errors.AsType[*net.OpError](err); !is || failed.Op != "dial" {
+				return answer, err
+			}
+		}
+		select {
+		case <-r.Context().Done():
+			return nil, r.Context().Err()
+		case <-time.After(10 * time.Millisecond):
+		}
+		if time.Now().After(deadline) {
+			return nil, err
+		}
+	}
 }
 
 // restart stops the worker; the next one of its shards goes on.

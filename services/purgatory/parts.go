@@ -52,6 +52,7 @@ type constants struct {
 	UserDelay   time.Duration // until what a client's event promises is hunted: mostly it is pushed
 	SyncDelay   time.Duration // until what a relay's event promises is hunted: more events may come
 	Again       time.Duration // until the next look at what was busy, or too much for one look
+	Turn        time.Duration // that a look waits for a repository for which clients wait too
 	BackOff     time.Duration // of the hunt, at first, and until a failed look is tried again
 	MostBackOff time.Duration // of the hunt
 	HuntsAtOnce int           // of all git servers together
@@ -63,6 +64,7 @@ var defaultConstants = constants{
 	UserDelay:   testonly.Duration("HUNT_USER_DELAY", 3*time.Minute),
 	SyncDelay:   testonly.Duration("HUNT_SYNC_DELAY", 500*time.Millisecond),
 	Again:       testonly.Duration("HUNT_INTERVAL", time.Second),
+	Turn:        time.Second,
 	BackOff:     testonly.Duration("HUNT_BACKOFF_BASE", 20*time.Second),
 	MostBackOff: testonly.Duration("HUNT_BACKOFF_MAX", 2*time.Minute),
 	HuntsAtOnce: testonly.Int("HUNTS_AT_ONCE", 32),
@@ -152,6 +154,7 @@ type reconciler struct {
 	releaser  *release.Releaser
 	chores    *workqueue.Queue[repository.Place] // of housekeeping
 	statuses  *sync.Map
+	turn      chan struct{} // has room for one look that waits for a repository
 }
 
 type survey struct {

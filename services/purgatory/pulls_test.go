@@ -157,15 +157,8 @@ func TestACommitIDIsNoData(t *testing.T) {
 	w.released(back)
 	w.isAt(alice, "x", c1)
 	guess := pull("guess", bob, secret, alice, "x")
-	w.in.syncs("x", guess)
-	for _, name := range []string{"one", "two"} { // each is released by a look at all that waits
-		next := pull(name, bob, c1, alice, "x")
-		w.in.syncs("x", next)
-		w.released(next)
-	}
-	if w.in.times(guess.ID) > 0 || w.ref(alice, "x", "refs/nostr/"+guess.ID) != "" {
-		t.Error("a commit that nothing reaches was taken for one that is here")
-	}
+	w.isNoData(c1, guess, pull("file", bob, w.work.Git("rev-parse", "main:secret"), alice, "x"),
+		pull("folder", bob, w.work.Git("rev-parse", "main^{tree}"), alice, "x"))
 	child := w.work.Commit("b", "of the secret")
 	builds := pull("builds", bob, child, alice, "x")
 	w.in.syncs("x", builds)
@@ -184,6 +177,75 @@ func TestACommitIDIsNoData(t *testing.T) {
 		w.pushes(alice, "x", ev.Tags[0][1]+":refs/nostr/"+ev.ID)
 		w.released(ev)
 	}
+}
+
+// isNoData sees that pull requests are not released, and nothing is named for them, while others for a
+// commit that is here are.
+func (w *world) isNoData(here string, guesses ...*nostr.Event) {
+	w.Helper()
+	w.in.syncs("x", guesses...)
+	for _, name := range []string{"one", "two"} { // each is released by a look at all that waits
+		next := pull(name, bob, here, alice, "x")
+		w.in.syncs("x", next)
+		w.released(next)
+	}
+	for _, guess := range guesses {
+		if w.in.times(guess.ID) > 0 || w.ref(alice, "x", "refs/nostr/"+guess.ID) != "" {
+			w.Errorf("%s: what nothing reaches was taken for what is here", guess.Content)
+		}
+	}
+}
+
+// TestWhatCameForAStateIsNoData of a pull request when its owner has removed it.
+func TestWhatCameForAStateIsNoData(t *testing.T) {
+	w := newWorld(t)
+	root := t.TempDir()
+	secret := w.work.Commit("secret", "hunter2")
+	w.work.Publish(root, "x.git")
+	server := gittest.Backend(t, root)
+	w.in.accept(announcement("announcement", alice, "x", server.URL+"/x.git"))
+	fetched := state("fetched", alice, "x", 1001, secret)
+	w.in.syncs("x", fetched)
+	w.released(fetched)
+	server.Close()
+	w.work.Git("checkout", "--quiet", "--orphan", "other")
+	c1 := w.work.Commit("a", "1")
+	w.in.waits("x", state("back", alice, "x", 1002, c1))
+	w.pushes(alice, "x", "+other:main")
+	w.isNoData(c1, pull("guess", bob, secret, alice, "x"))
+}
+
+// TestAReferenceThatWaitsIsNotTakenAway: no other client moves what was pushed before its event. Who
+// has pushed it may.
+func TestAReferenceThatWaitsIsNotTakenAway(t *testing.T) {
+	w := newWorld(t)
+	c1 := w.pushFirst()
+	c2 := w.work.Commit("a", "2")
+	pr := pull("pull", bob, c2, alice, "x")
+	name := "refs/nostr/" + pr.ID
+	push := func(client, old, commit string) (said string) {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.address(alice, "x")+"/git-receive-pack",
+			strings.NewReader(gittest.Pkt(old+" "+commit+" "+name+"\x00report-status")+string(w.work.Pack("main"))))
+		must(t, err)
+		r.Header.Set("Content-Type", "application/x-git-receive-pack-request")
+		r.Header.Set(proto.HeaderClient, client)
+		answer, err := http.DefaultClient.Do(r)
+		must(t, err)
+		defer answer.Body.Close()
+		content, err := io.ReadAll(answer.Body)
+		must(t, err)
+		return string(content)
+	}
+	if said := push("192.0.2.1", githttp.ZeroID, c1) + push("192.0.2.1", c1, c2); strings.Count(said, "ok "+name) != 2 {
+		t.Fatalf("who pushed it first: %q", said)
+	}
+	if said := push("192.0.2.2", c2, c1); !strings.Contains(said, "ng "+name+" another client has pushed another commit") {
+		t.Errorf("another client moves it: %q", said)
+	}
+	w.in.waits("x", pr)
+	w.released(pr)
+	w.names(alice, "x", pr, c2)
 }
 
 // TestAnAcceptedPullRequestIsData: its commit releases an announcement that waits, also when no

@@ -120,7 +120,7 @@ func (w *worker) connect(budget *budget, belongs repository.Belongs, rules repos
 	reconciler := &reconciler{
 		env: e, notices: w.notices, knowledge: w.knowledge, schedule: w.schedule, retention: retention,
 		expiry:   &expiry{e, w.notices, w.knowledge, w.schedule, w.sender},
-		releaser: releaser, chores: w.chores, statuses: statuses,
+		releaser: releaser, chores: w.chores, statuses: statuses, turn: make(chan struct{}, 1),
 	}
 	w.schedule.queue = newQueue(reconcilers, e.constants.BackOff, maxReconcileBackOff, reconciler.tryReconcile)
 	w.fetcher = &fetcher{

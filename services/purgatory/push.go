@@ -187,6 +187,9 @@ func (a authority) decide(ctx context.Context, push githttp.PushRequest) (d deci
 	default:
 		d.Decision, err = d.view.Authorise(p)
 	}
+	if err == nil && len(d.unknown) > 0 && d.repo.Exists() {
+		err = d.keepFirst(push.Client, refs.ByName)
+	}
 	err = cmp.Or(err, d.Err(push.Atomic))
 	d.payer.client, d.bytes = cmp.Or(push.Client, "unknown"), max(d.bytes, push.PackBytes)
 	if len(d.waiting) > 0 {
@@ -200,6 +203,23 @@ func (a authority) decide(ctx context.Context, push githttp.PushRequest) (d deci
 	}
 	d.payer.served = d.view.Serves(d.payer.author)
 	return d, err
+}
+
+// keepFirst refuses to move references that wait for their events, unless the client has pushed them:
+// anybody may push under any name, and who came first was told that the push is done.
+func (d *decision) keepFirst(client string, refs map[string]string) error {
+	waiting, err := d.repo.Waiting()
+	for _, w := range waiting {
+		name := repostate.PrefixNostr + w.Event
+		of := func(c repostate.Change) bool { return c.Name == name }
+		if refs[name] == "" || w.Client == client || !slices.Contains(d.unknown, w.Event) || !slices.ContainsFunc(d.Allowed, of) {
+			continue
+		}
+		d.Allowed = slices.DeleteFunc(d.Allowed, of)
+		d.unknown = slices.DeleteFunc(d.unknown, func(id string) bool { return id == w.Event })
+		d.Refused[name] = fmt.Sprintf("another client has pushed another commit as %s, whose event has not come: publish the event, then push again", name)
+	}
+	return err
 }
 
 // Authorize implements githttp.Authority. It takes no lock, for the answer may be out of date by

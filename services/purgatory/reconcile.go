@@ -253,7 +253,7 @@ func (w *reconciler) enter(ctx context.Context, t *task, hunted bool) (v reposta
 		if repo, err = w.store.At(at); err != nil {
 			break
 		}
-		if l, free := repo.TryLock(); free {
+		if l, free := w.lock(ctx, repo, len(locked) == 0); free {
 			locked = append(locked, l)
 		} else {
 			w.schedule.queue.addRepository(at, time.Now().Add(w.constants.Again), max(maintainerGroup, t.places[at]),
@@ -267,6 +267,23 @@ func (w *reconciler) enter(ctx context.Context, t *task, hunted bool) (v reposta
 		unlock()
 	}
 	return v, locked, unlock, err
+}
+
+// lock takes the lock of a repository if it is free. Of several the first is waited for, for a short
+// time and by one look at a time, where clients wait too: who always has pushes under way must not
+// keep what is known of a repository from being done there.
+func (w *reconciler) lock(ctx context.Context, repo *repository.Repo, first bool) (l *repository.Locked, free bool) {
+	if first {
+		select {
+		case w.turn <- struct{}{}:
+			defer func() { <-w.turn }()
+			ctx, cancel := context.WithTimeout(ctx, w.constants.Turn)
+			defer cancel()
+			return repo.LockInTurn(ctx)
+		default:
+		}
+	}
+	return repo.TryLock()
 }
 
 // readFor reads what is known around the repositories of a scope, and notes on what these depend.
@@ -498,7 +515,7 @@ func (w *reconciler) missing(ctx context.Context, v repostate.View, repo *reposi
 		if !slices.Contains(objects, pr.Commit) || slices.Contains(missing, pr.Commit) {
 			continue
 		}
-		counts, err := w.releaser.Counts(ctx, repo, pr.Commit)
+		counts, err := w.releaser.Counts(ctx, repo, pr)
 		if err != nil {
 			return nil, err
 		}

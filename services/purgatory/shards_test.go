@@ -190,6 +190,50 @@ func TestPushesAreFair(t *testing.T) {
 	})
 }
 
+// TestALookTakesItsTurn at the first of its repositories among clients who always push there. Where
+// only one does, it comes again later.
+func TestALookTakesItsTurn(t *testing.T) {
+	t.Parallel()
+	h := newShards()
+	at := reposOf(t, h)
+	synctest.Test(t, func(t *testing.T) {
+		h.Open(proto.ShardOf("x"), t.Context())
+		looks := &reconciler{env: env{constants: constants{Turn: 10 * time.Second}}, turn: make(chan struct{}, 1)}
+		for _, client := range []string{"one", "two", "three"} {
+			go func() {
+				for range 10 {
+					locked, err := at("a").LockFor(t.Context(), client, false)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					time.Sleep(3 * time.Second)
+					locked.Done()
+				}
+			}()
+		}
+		synctest.Wait()
+		began := time.Now()
+		for _, first := range []bool{false, true} {
+			locked, free := looks.lock(t.Context(), at("a"), first)
+			if took := time.Since(began); free != first || took > 9*time.Second || !first && took > 0 {
+				t.Errorf("the lock is taken: %t, after %v; it is the first: %t", free, took, first)
+			}
+			if free {
+				locked.Done()
+			}
+		}
+		time.Sleep(time.Hour)
+		alone, err := at("a").LockFor(t.Context(), "one", false)
+		fixture.Must(t, err)
+		began = time.Now()
+		if _, free := looks.lock(t.Context(), at("a"), true); free || time.Since(began) > 0 {
+			t.Errorf("the lock of one client is taken: %t, after %v", free, time.Since(began))
+		}
+		alone.Done()
+	})
+}
+
 // inShard runs a test in a bubble in which the shard of x is held. lock locks an owner's repository.
 func inShard(t *testing.T, test func(t *testing.T, h *shards, n int, lock func(owner string) *repository.Locked)) {
 	h := newShards()

@@ -247,6 +247,10 @@ exec git "$@"`, folder, goOn))
 	if _, answer := h.post("two", "git-receive-pack", strings.NewReader(request), proto.HeaderClient, "192.0.2.1"); !strings.Contains(answer, "too many git requests") {
 		t.Errorf("a second push of one client: %q", answer)
 	}
+	pull := gittest.Pkt(creates("refs/nostr/"+strings.Repeat("e", 64), id, "report-status")) + string(w.Pack("main"))
+	if _, answer := h.post("two", "git-receive-pack", strings.NewReader(pull), proto.HeaderClient, "192.0.2.1"); !strings.Contains(answer, "too many git requests") {
+		t.Errorf("a second push of one client, of a pull request: %q", answer)
+	}
 	pushes.Go(func() { push("three", "192.0.2.2") })
 	fixture.Await(t, "another client's push runs", func() bool { return began() == 2 })
 }

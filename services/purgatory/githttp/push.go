@@ -226,7 +226,7 @@ var errPushTooLong = Refuse("the push takes too long to check; push less at once
 // checkPulls refuses a push whose pack does not bring what the commits of pull requests reach. A pack
 // that git refuses here is refused: receive-pack, which looks again, might take it.
 func (p *receiving) checkPulls(ctx context.Context, repo *repository.Locked, commits []string) error {
-	err := repo.Brings(ctx, p.arrived, p.client, p.MaxPushBytes, commits)
+	err := repo.Brings(ctx, p.arrived, p.client, p.Patience, p.MaxPushBytes, commits)
 	failed, ofGit := errors.AsType[*repository.Error](err)
 	switch {
 	case errors.Is(err, repository.ErrTooLong):

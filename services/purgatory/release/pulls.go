@@ -73,7 +73,7 @@ func (p *pass) nameCommit(ctx context.Context, owner string, pr repostate.PullRe
 	missing, err := p.missing(ctx, owner, []string{pr.Commit})
 	there := false
 	if lies := err == nil && len(missing) == 0; lies {
-		if there, err = p.Counts(ctx, repo, pr.Commit); err == nil && !there {
+		if there, err = p.Counts(ctx, repo, pr); err == nil && !there {
 			there, err = p.countsElsewhere(ctx, owner, pr)
 		}
 	} else if err == nil {
@@ -102,7 +102,7 @@ func (p *pass) nameCommit(ctx context.Context, owner string, pr repostate.PullRe
 	p.namedNow[repo.Place] = append(p.namedNow[repo.Place], pr.Event.ID)
 	err = into.SetRef(ctx, name, pr.Commit)
 	if err == nil {
-		p.brought.Delete(commitAt{repo.Place, pr.Commit})
+		p.brought.Delete(broughtCommit{repo.Place, pr.Event.PubKey, pr.Commit})
 	}
 	if p.isBroken(err) {
 		return false, nil
@@ -129,7 +129,7 @@ func (p *pass) pullSources(ctx context.Context, owner string, pr repostate.PullR
 		if len(missing) > 0 {
 			continue
 		}
-		counts, err := p.Counts(ctx, repo, pr.Commit)
+		counts, err := p.Counts(ctx, repo, pr)
 		if err != nil {
 			return nil, err
 		}

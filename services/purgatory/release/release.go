@@ -43,8 +43,8 @@ type Releaser struct {
 	Later func(at repository.Place, when time.Time)
 	Log   *slog.Logger
 
-	// brought are commits that a fetch brought for a pull request, and that no reference names yet.
-	brought sync.Map // commitAt → nil
+	// brought are commits that a fetch brought for pull requests, and that no reference names yet.
+	brought sync.Map // broughtCommit → nil
 
 	// Tips are the events for which references below refs/nostr/ are named in the repositories of which
 	// all of these were looked at.
@@ -80,18 +80,19 @@ type Events interface {
 	Hosts(ctx context.Context, ref nostr.RepoRef) (bool, error)
 }
 
-// commitAt is a commit in a repository.
-type commitAt struct {
+// broughtCommit is a commit that came into a repository for the pull requests of an author.
+type broughtCommit struct {
 	repository.Place
-	commit string
+	author, commit string
 }
 
-// Brought hears that a fetch has brought objects for an event into a repository. Until a reference
-// names them, nothing else tells them from what only lies there. A worker that takes over fetches
-// them again.
-func (r *Releaser) Brought(at repository.Place, objects []string) {
-	for _, id := range objects {
-		r.brought.Store(commitAt{at, id}, nil)
+// Brought hears that a fetch has brought commits for an author's pull requests into a repository.
+// Until a reference names them, nothing else tells them from what only lies there. For others they
+// do not count: the owner may have removed them meanwhile. A worker that takes over fetches them
+// again.
+func (r *Releaser) Brought(at repository.Place, author string, commits []string) {
+	for _, id := range commits {
+		r.brought.Store(broughtCommit{at, author, id}, nil)
 	}
 }
 
@@ -99,19 +100,20 @@ func (r *Releaser) Brought(at repository.Place, objects []string) {
 func (r *Releaser) Forget(which func(repository.Place) bool) {
 	r.Tips.Drop(which)
 	for of := range r.brought.Range {
-		if which(of.(commitAt).Place) {
+		if which(of.(broughtCommit).Place) {
 			r.brought.Delete(of)
 		}
 	}
 }
 
-// Counts reports whether a commit is in a repository as data of a pull request: a reference reaches
-// it, or a fetch brought it for one. What only lies there may be what its owner has removed.
-func (r *Releaser) Counts(ctx context.Context, repo *repository.Repo, commit string) (bool, error) {
-	if _, brought := r.brought.Load(commitAt{repo.Place, commit}); brought {
+// Counts reports whether the commit of a pull request is in a repository as its data: a reference
+// reaches it, or a fetch brought it for its author. What only lies there may be what the owner has
+// removed.
+func (r *Releaser) Counts(ctx context.Context, repo *repository.Repo, pr repostate.PullRequest) (bool, error) {
+	if _, brought := r.brought.Load(broughtCommit{repo.Place, pr.Event.PubKey, pr.Commit}); brought {
 		return true, nil
 	}
-	unreached, err := repo.Unreached(ctx, []string{commit})
+	unreached, err := repo.Unreached(ctx, []string{pr.Commit})
 	return err == nil && len(unreached) == 0, err
 }
 

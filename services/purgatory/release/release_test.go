@@ -264,7 +264,10 @@ func (w *world) give(owner string, revisions ...string) {
 	gittest.Fill(w, repo, w.work.Pack(revisions...))
 	for _, revision := range revisions {
 		if !strings.HasPrefix(revision, "^") {
-			w.r.Brought(repo.Place, []string{gittest.Git(w, w.work.Dir, "rev-parse", revision+"^{commit}")})
+			commit := gittest.Git(w, w.work.Dir, "rev-parse", revision+"^{commit}")
+			for _, author := range []string{alice, bob, carol} {
+				w.r.Brought(repo.Place, author, []string{commit})
+			}
 		}
 	}
 }
@@ -342,7 +345,10 @@ func TestACommitThatOnlyLiesThereIsNoData(t *testing.T) {
 	w.release()
 	w.wantAsked("release old")
 	w.wantRefs(alice, mainBranch, c1, nostrPrefix+old.ID, c1)
-	w.r.Brought(w.repo(bob).Place, []string{secret})
+	w.r.Brought(w.repo(bob).Place, bob, []string{secret}) // for another's pull request
+	w.release()
+	w.wantAsked()
+	w.r.Brought(w.repo(bob).Place, carol, []string{secret})
 	w.release()
 	w.wantAsked("release pull")
 	w.wantRefs(alice, mainBranch, c1, nostrPrefix+old.ID, c1, nostrPrefix+pull.ID, secret)

@@ -260,6 +260,34 @@ receive-pack) mkdir -p refs/heads; touch HEAD.lock refs/heads/main.lock; await e
 	})
 }
 
+// TestAWriterThatWaitsEndsWithItsLease, also while it waits for a process.
+func TestAWriterThatWaitsEndsWithItsLease(t *testing.T) {
+	began := filepath.Join(t.TempDir(), "began")
+	fake := gittest.Script(t, fmt.Sprintf(`case "$1" in upload-pack) touch %s; exec sleep 3600;; *) exec git "$@";; esac`, began))
+	lease, end := context.WithCancel(t.Context())
+	defer end()
+	enter := func(string) (repository.Tenure, error) {
+		return repository.Tenure{Lease: lease, Open: lease, Leave: func() {}}, nil
+	}
+	s, err := repository.NewStore(repository.Options{Root: t.TempDir(), Git: fake, Processes: 2, Enter: enter}) // one for clients
+	must(t, err)
+	r := gittest.Repo(t, s, "x")
+	ctx, cancel := context.WithCancel(t.Context())
+	var fetch sync.WaitGroup
+	fetch.Go(func() { _ = r.UploadPack(false, "").Run(ctx) })
+	defer fetch.Wait()
+	defer cancel()
+	fixture.Await(t, "a fetch runs", func() bool { _, err := os.Stat(began); return err == nil })
+	push := gittest.Lock(t, r).ReceivePack(1<<20, false)
+	push.Stdin = strings.NewReader("0000")
+	ended := make(chan error, 1)
+	go func() { ended <- push.Run(t.Context()) }()
+	end()
+	if err := <-ended; !errors.Is(err, repository.ErrLease) {
+		t.Errorf("a push whose lease has ended: %v", err)
+	}
+}
+
 // TestTheWholeGroupIsAskedToEnd, and what git has started may tidy up.
 func TestTheWholeGroupIsAskedToEnd(t *testing.T) {
 	folder := t.TempDir()

@@ -1,19 +1,13 @@
 package repository
 
 import (
-	"bytes"
-	"cmp"
 	"context"
-	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
-	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -171,62 +165,4 @@ func (r *Repo) hidesGarbage(ctx context.Context) (bool, error) {
 	}
 	reached, err := strconv.Atoi(strings.TrimSpace(out))
 	return packed > reached, err
-}
-
-// hasObject looks for an object in the index of a pack, whose names are in order: one that lies in the
-// first bytes of the pack. Behind what was sent git puts what a thin pack lacks.
-func hasObject(index io.ReaderAt, id string, sent int64) (has bool, err error) {
-	name, err := hex.DecodeString(id)
-	if err != nil || len(name) != 20 {
-		return false, err
-	}
-	low, err := countUpTo(index, int(name[0])-1)
-	if err != nil {
-		return false, err
-	}
-	high, err := countUpTo(index, int(name[0]))
-	all, failed := countUpTo(index, 255)
-	err = cmp.Or(err, failed)
-	number := func(size int, at int64) []byte {
-		read := make([]byte, size)
-		_, failed := index.ReadAt(read, fanOut+256*4+at)
-		err = cmp.Or(err, failed)
-		return read
-	}
-	n, has := sort.Find(high-low, func(n int) int { return bytes.Compare(name, number(20, 20*int64(low+n))) })
-	if !has || err != nil {
-		return false, err
-	}
-	// Behind the names are the sums of all, then where each lies, then where those lie that are far.
-	place := int64(binary.BigEndian.Uint32(number(4, 24*int64(all)+4*int64(low+n))))
-	if far := place - 1<<31; far >= 0 {
-		place = int64(binary.BigEndian.Uint64(number(8, 28*int64(all)+8*far)))
-	}
-	return place < sent, err
-}
-
-// fanOut is where the fan-out table of the index of a pack begins (gitformat-pack, version 2).
-const fanOut = 8
-
-// countUpTo reads from the index of a pack how many objects have names that begin with this byte or
-// one before it.
-func countUpTo(index io.ReaderAt, first int) (int, error) {
-	if first < 0 {
-		return 0, nil
-	}
-	count := make([]byte, 4)
-	if _, err := index.ReadAt(count, fanOut+4*int64(first)); err != nil {
-		return 0, fmt.Errorf("read the index of a pack: %w", err)
-	}
-	return int(binary.BigEndian.Uint32(count)), nil
-}
-
-// countObjects reads from the index of a pack how many objects there are.
-func countObjects(index string) (int, error) {
-	f, err := os.Open(index)
-	if err != nil {
-		return 0, err
-	}
-	defer f.Close()
-	return countUpTo(f, 255)
 }

@@ -150,6 +150,26 @@ func (r *Repo) TryLock() (l *Locked, ok bool) {
 	return l, err == nil
 }
 
+// LockInTurn is TryLock where nobody else waits for the repository. Where clients do, it waits for its
+// turn among them until ctx ends: one after the other they would have the lock for ever.
+func (r *Repo) LockInTurn(ctx context.Context) (l *Locked, ok bool) {
+	l, err := r.lock(func(l *lock) (func(), error) {
+		release, err := l.writer.Try(theWorker, 1)
+		if err == nil || !r.isAwaited(l) {
+			return release, err
+		}
+		return l.writer.Acquire(ctx, theWorker)
+	})
+	return l, err == nil
+}
+
+// isAwaited reports whether there are others than who asks and who has the lock.
+func (r *Repo) isAwaited(l *lock) bool {
+	r.Store.locking.Lock()
+	defer r.Store.locking.Unlock()
+	return l.users > 2
+}
+
 // WithLock does something under the lock.
 func (r *Repo) WithLock(ctx context.Context, do func(*Locked) error) error {
 	l, err := r.Lock(ctx)

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"tendril.dev/lib/nostr"
 )
@@ -144,7 +145,7 @@ func (r *Repo) Fsck(ctx context.Context) error {
 // (else ErrUnwanted). Then it appears at once, durably and whole, for the history of what is wanted is
 // in it.
 func (l *Leased) Take(ctx context.Context, pack *Spool, wanted []string) error {
-	quarantine, hash, err := l.quarantine(ctx, pack, "", 0)
+	quarantine, hash, err := l.quarantine(ctx, pack, Command{})
 	defer os.RemoveAll(quarantine)
 	if err != nil {
 		return err
@@ -155,7 +156,7 @@ func (l *Leased) Take(ctx context.Context, pack *Spool, wanted []string) error {
 	}
 	if err == nil {
 		came := slices.DeleteFunc(slices.Clone(wanted), func(id string) bool { return slices.Contains(missing, id) })
-		err = l.brings(ctx, quarantine, pack.Size(), came)
+		err = l.brings(ctx, quarantine, pack, came)
 	}
 	from, to := filepath.Join(quarantine, packFolder), l.in("objects", packFolder)
 	if err == nil {
@@ -175,21 +176,22 @@ func (l *Leased) Take(ctx context.Context, pack *Spool, wanted []string) error {
 }
 
 // Brings is nil where a client's pack brings what these objects reach, as brings. ErrBadPack, with an
-// *[Error] where git refuses the pack: it does not.
-func (l *Locked) Brings(ctx context.Context, pack *Spool, client string, maxBytes int64, ids []string) error {
-	quarantine, _, err := l.quarantine(ctx, pack, client, maxBytes)
+// *[Error] where git refuses the pack: it does not. ErrBusy: no process was free within the patience;
+// others wait for the lock meanwhile.
+func (l *Locked) Brings(ctx context.Context, pack *Spool, client string, patience time.Duration, maxBytes int64,
+	ids []string) error {
+	quarantine, _, err := l.quarantine(ctx, pack, Command{Client: client, Patience: patience, MaxFile: maxBytes, serves: true})
 	defer os.RemoveAll(quarantine)
 	if err != nil {
 		return err
 	}
-	return l.brings(ctx, quarantine, pack.Size(), ids)
+	return l.brings(ctx, quarantine, pack, ids)
 }
 
 // quarantine has git index and check a pack in a folder below objects/, which the caller removes, and
-// gives the pack's hash. ErrBadPack: git refuses it. client is whose it is; empty: a server's. With
-// maxBytes it may not become larger.
-func (l *Leased) quarantine(ctx context.Context, pack *Spool, client string, maxBytes int64) (folder, hash string,
-	err error) {
+// gives the pack's hash. ErrBadPack: git refuses it. by says whose it is, and how long and how large
+// it may be.
+func (l *Leased) quarantine(ctx context.Context, pack *Spool, by Command) (folder, hash string, err error) {
 	folder, err = os.MkdirTemp(l.in("objects"), quarantinePrefix+"pack-")
 	if err == nil {
 		err = os.Mkdir(filepath.Join(folder, packFolder), 0o755)
@@ -200,7 +202,7 @@ func (l *Leased) quarantine(ctx context.Context, pack *Spool, client string, max
 	index := l.writing("index-pack", "--stdin", "--fix-thin", "--strict="+strings.Join(forgive(""), ","), "--threads=2",
 		filepath.Join(folder, packFolder, "new.pack"))
 	index.Stdin, index.Pack, index.Time = pack.Reader(0), pack.Size(), l.Store.PackTime
-	index.Client, index.serves, index.MaxFile = client, client != "", maxBytes
+	index.Client, index.Patience, index.MaxFile, index.serves = by.Client, by.Patience, by.MaxFile, by.serves
 	var said strings.Builder
 	index.Stdout = &said
 	err = index.Run(ctx)
@@ -210,24 +212,39 @@ func (l *Leased) quarantine(ctx context.Context, pack *Spool, client string, max
 	return folder, strings.TrimSpace(strings.TrimPrefix(said.String(), "pack")), err
 }
 
-// brings reports whether a pack in quarantine, of which so many bytes were sent, has all that some
-// objects reach and no reference does; else ErrBadPack. What only lies in the repository may be what
-// its owner has removed: who knows no more of it than an id must not get it by building on it.
-func (l *Leased) brings(ctx context.Context, quarantine string, sent int64, ids []string) error {
+// brings reports whether a pack in quarantine brings all that some objects reach and no reference does;
+// else ErrBadPack. What only lies in the repository may be what its owner has removed: who knows no
+// more of it than an id must not get it by building on it.
+func (l *Leased) brings(ctx context.Context, quarantine string, pack *Spool, ids []string) error {
 	if has, err := l.HasObjects(); err != nil || !has {
 		return err // nothing lies there
 	}
-	index, err := os.Open(filepath.Join(quarantine, packFolder, "new"+indexSuffix))
+	ctx, done := l.During(ctx) // it may be long, and keeps the shard meanwhile
+	defer done()
+	file, err := os.Open(filepath.Join(quarantine, packFolder, "new"+indexSuffix))
 	if err != nil {
 		return fmt.Errorf("look what a pack brings: %w", err)
 	}
-	defer index.Close()
+	defer file.Close()
+	index, err := readIndex(file)
+	if err != nil {
+		return err
+	}
+	end, err := index.endOfSent(pack.Reader(0))
+	if err != nil {
+		return err
+	}
 	lacks, failed := map[string]bool{}, error(nil)
 	walk := l.reading("rev-list", "--objects", "--no-object-names", "--stdin", "--not", "--all")
 	walk.env = []string{"GIT_OBJECT_DIRECTORY=" + quarantine, alternate(l.Repo)}
 	walk.Stdin = strings.NewReader(strings.Join(ids, "\n") + "\n")
 	walk.Stdout = &lines{each: func(id string) {
-		has, err := hasObject(index, id, sent-20)
+		n, has, err := index.find(id)
+		if has {
+			var place int64
+			place, err = index.place(n)
+			has = place < end
+		}
 		if failed = cmp.Or(failed, err); !has && len(lacks) <= maxLacked {
 			lacks[id] = true
 		}

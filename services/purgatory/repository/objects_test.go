@@ -120,8 +120,10 @@ func TestATakenPackMayBeThin(t *testing.T) {
 	delta := w.Git("rev-parse", "HEAD")
 	thin := gittest.Input(t, w.Dir, []byte("-"+first+"\n"+delta+"\n"+w.Git("rev-parse", delta+"^{tree}")+"\n"+
 		w.Git("rev-parse", delta+":a")+" a\n"), "pack-objects", "--stdout", "-q")
-	if err := gittest.Take(t, r.Repo, thin, delta); !errors.Is(err, repository.ErrBadPack) {
-		t.Errorf("a pack has a delta of what only lies there: %v", err)
+	for _, behind := range []string{"", gittest.Noise(1 << 16)} { // git passes over what follows a pack
+		if err := gittest.Take(t, r.Repo, append(bytes.Clone(thin), behind...), delta); !errors.Is(err, repository.ErrBadPack) {
+			t.Errorf("a pack has a delta of what only lies there, and %d bytes behind it: %v", len(behind), err)
+		}
 	}
 	must(t, r.SetRef(t.Context(), "refs/heads/main", first))
 	for range 2 { // again changes nothing
@@ -141,7 +143,7 @@ func TestWhatGitRefusesBringsNothing(t *testing.T) {
 		spool := r.Store.Spool("client", nil)
 		_, err := spool.Write(pack)
 		must(t, err)
-		err = r.Brings(t.Context(), spool, "client", 1<<20, []string{strings.Repeat("1", 40)})
+		err = r.Brings(t.Context(), spool, "client", 0, 1<<20, []string{strings.Repeat("1", 40)})
 		if failed, is := errors.AsType[*repository.Error](err); !errors.Is(err, repository.ErrBadPack) || !is {
 			t.Errorf("%s: %v (%v)", what, err, failed)
 		}

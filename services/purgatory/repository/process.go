@@ -151,22 +151,24 @@ func (c *Command) Run(ctx context.Context) error {
 }
 
 func (c *Command) run(ctx context.Context) error {
+	if c.leased != nil { // who waits for a process must not keep a shard either
+		during, end := c.leased.During(ctx)
+		defer end()
+		ctx = during
+	}
 	c.measure()
 	release, err := c.acquire(ctx)
 	if err != nil {
 		return err
 	}
 	defer release()
-	ctx, cancel := context.WithTimeoutCause(ctx, cmp.Or(c.Time, maxTime), ErrTooLong)
-	defer cancel()
 	if c.leased != nil {
 		if err := c.leased.MayWrite(ctx); err != nil {
 			return err
 		}
-		during, end := c.leased.During(ctx)
-		defer end()
-		ctx = during
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, cmp.Or(c.Time, maxTime), ErrTooLong)
+	defer cancel()
 	cmd := exec.CommandContext(ctx, c.repo.Store.Git, c.args...)
 	cmd.Dir = c.repo.Path
 	cmd.Env = append(environment(c.config), "GIT_DIR="+c.repo.Path)

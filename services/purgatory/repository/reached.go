@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// Unreached returns those of some commits that no reference reaches, in the order given. An object
-// that only lies in a repository is no data of anybody's: its owner may have removed it, and
-// housekeeping may not have been there yet. It starts no git for what a reference names.
+// Unreached returns those of some ids that are no commit which a reference reaches, in the order
+// given. An object that only lies in a repository is no data of anybody's: its owner may have removed
+// it, and housekeeping may not have been there yet. It starts no git for what a reference names.
 func (r *Repo) Unreached(ctx context.Context, ids []string) (unreached []string, err error) {
 	refs, err := r.Refs()
 	if err != nil {
@@ -33,10 +33,13 @@ func (r *Repo) Unreached(ctx context.Context, ids []string) (unreached []string,
 	return slices.Clip(unreached), nil
 }
 
+// isReached reports whether a reference reaches a commit. Git prints what no reference reaches: without
+// --objects commits only, so that it would print nothing of a file, a folder or a tag that only lies
+// there. With it those are always printed.
 func (r *Repo) isReached(ctx context.Context, id string) (bool, error) {
-	out, err := r.reading("rev-list", "--max-count=1", id, "--not", "--all").ask(ctx, "")
+	out, err := r.reading("rev-list", "--max-count=1", "--objects", "--filter=tree:0", id, "--not", "--all").ask(ctx, "")
 	switch {
-	case refused(err): // it is no commit, or not there
+	case refused(err): // it is not there
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("look whether %s is reached: %w", id, err)

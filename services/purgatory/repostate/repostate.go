@@ -264,6 +264,7 @@ type Want struct {
 	Served  bool     // the payer owns a repository of the identifier that is served
 	Waits   bool     // a held event waits for it, not only an accepted pull request
 	Objects []string // in order
+	Commits []string // those of pull requests among the objects
 	// Near are those of the sources that the owner's people name: where it is most likely found,
 	// though strangers announce other places.
 	Near []Source
@@ -282,7 +283,7 @@ type Source struct {
 // first come to, the author's own where there is one, and by whom they count for. Which of them are
 // missing is for git to say.
 func (v View) Wants() (list []Want) {
-	add := func(owner, payer string, waits bool, objects []string, clone []Source) {
+	add := func(owner, payer string, waits bool, objects []string) *Want {
 		i := slices.IndexFunc(list, func(w Want) bool { return w.Owner == owner && w.Payer == payer })
 		if i < 0 {
 			i = len(list)
@@ -290,7 +291,8 @@ func (v View) Wants() (list []Want) {
 		}
 		w := &list[i]
 		w.Waits = w.Waits || waits
-		w.Objects, w.Near = append(w.Objects, objects...), append(w.Near, clone...)
+		w.Objects = append(w.Objects, objects...)
+		return w
 	}
 	for _, s := range v.States {
 		owners := v.OwnersFor(s.Event.PubKey)
@@ -298,14 +300,15 @@ func (v View) Wants() (list []Want) {
 			continue
 		}
 		owner := v.home(s.Event.PubKey, owners)
-		add(owner, owner, true, s.Objects(), nil)
+		add(owner, owner, true, s.Objects())
 	}
 	for _, pr := range v.PullRequests {
 		if owners := v.tagged(pr); len(owners) > 0 {
 			if named := v.Named(pr); len(named) > 0 {
 				owners = named
 			}
-			add(v.first(owners), pr.Event.PubKey, pr.Held, []string{pr.Commit}, pr.sources())
+			w := add(v.first(owners), pr.Event.PubKey, pr.Held, []string{pr.Commit})
+			w.Commits, w.Near = append(w.Commits, pr.Commit), append(w.Near, pr.sources()...)
 		}
 	}
 	for i := range list {
