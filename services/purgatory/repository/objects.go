@@ -209,7 +209,13 @@ func (l *Leased) quarantine(ctx context.Context, pack *Spool, by Command) (folde
 	if refused(err) || errors.Is(err, ErrTooLong) {
 		err = fmt.Errorf("%w: %w", ErrBadPack, err)
 	}
-	return folder, strings.TrimSpace(strings.TrimPrefix(said.String(), "pack")), err
+	// Behind its own line git repeats what follows the pack: the hash becomes the name of a file.
+	line, _, _ := strings.Cut(said.String(), "\n")
+	hash = strings.TrimPrefix(line, "pack\t")
+	if err == nil && !isID(hash) {
+		err = fmt.Errorf("git index-pack says %q, want a hash", OneLine(line))
+	}
+	return folder, hash, err
 }
 
 // brings reports whether a pack in quarantine brings all that some objects reach and no reference does;

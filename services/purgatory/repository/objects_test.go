@@ -124,6 +124,13 @@ func TestATakenPackMayBeThin(t *testing.T) {
 		if err := gittest.Take(t, r.Repo, append(bytes.Clone(thin), behind...), delta); !errors.Is(err, repository.ErrBadPack) {
 			t.Errorf("a pack has a delta of what only lies there, and %d bytes behind it: %v", len(behind), err)
 		}
+		spool := r.Store.Spool("client", nil)
+		_, err := spool.Write(append(bytes.Clone(thin), behind...))
+		must(t, err)
+		if err := r.Brings(t.Context(), spool, "client", 0, 1<<20, []string{delta}); !errors.Is(err, repository.ErrBadPack) {
+			t.Errorf("it is pushed, with %d bytes behind it: %v", len(behind), err)
+		}
+		spool.Close()
 	}
 	must(t, r.SetRef(t.Context(), "refs/heads/main", first))
 	for range 2 { // again changes nothing
@@ -131,6 +138,30 @@ func TestATakenPackMayBeThin(t *testing.T) {
 	}
 	has(t, r, true, first, second, other)
 	gittest.Git(t, r.Path, "fsck", "--full", "--strict")
+}
+
+// TestWhatFollowsAPackNamesNoFile: a server may send anything behind its pack, and git repeats that
+// where it tells the hash.
+func TestWhatFollowsAPackNamesNoFile(t *testing.T) {
+	r, w := begin(t)
+	id := w.Commit("a", "a")
+	for _, behind := range []string{"/../../../../../escaped", " escaped", "\n", strings.Repeat("x", 10_000)} {
+		if err := gittest.Take(t, r.Repo, append(w.Pack("main"), behind...), id); err != nil {
+			t.Errorf("behind the pack is %.30q: %.200v", behind, err)
+		}
+	}
+	has(t, r, true, id)
+	packs, err := os.ReadDir(filepath.Join(r.Path, "objects", "pack"))
+	must(t, err)
+	for _, file := range packs {
+		if name, _, _ := strings.Cut(file.Name(), "."); len(name) != len("pack-")+40 {
+			t.Errorf("there is a file %q", file.Name())
+		}
+	}
+	if outside, err := filepath.Glob(filepath.Join(r.Store.Root, "escaped*")); err != nil || len(outside) > 0 {
+		t.Errorf("it came to %q, %v", outside, err)
+	}
+	must(t, r.Fsck(t.Context()))
 }
 
 // TestWhatGitRefusesBringsNothing: a pack that git does not check, or an id that it does not find,
