@@ -92,7 +92,9 @@ func (w *fetcher) fetchWithin(ctx context.Context, identifier string, source rep
 	w.notices.metrics.inFlight.WithLabelValues(domain).Inc()
 	defer w.notices.metrics.inFlight.WithLabelValues(domain).Dec()
 	result, err = w.fetchInto(ctx, guard, into, url, want.Objects, limits)
-	commits := slices.DeleteFunc(slices.Clone(result.Got), func(id string) bool { return !slices.Contains(want.Commits, id) })
+	commits := slices.DeleteFunc(slices.Clone(result.Got), func(id string) bool {
+		return !slices.Contains(want.Commits, id)
+	})
 	w.releaser.Brought(into.Place, want.Payer, commits)
 	if err == nil || ctx.Err() == nil {
 		w.notices.metrics.fetched(domain, result, err)

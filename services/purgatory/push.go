@@ -212,12 +212,14 @@ func (d *decision) keepFirst(client string, refs map[string]string) error {
 	for _, w := range waiting {
 		name := repostate.PrefixNostr + w.Event
 		of := func(c repostate.Change) bool { return c.Name == name }
-		if refs[name] == "" || w.Client == client || !slices.Contains(d.unknown, w.Event) || !slices.ContainsFunc(d.Allowed, of) {
+		if refs[name] == "" || w.Client == client || !slices.Contains(d.unknown, w.Event) ||
+			!slices.ContainsFunc(d.Allowed, of) {
 			continue
 		}
 		d.Allowed = slices.DeleteFunc(d.Allowed, of)
 		d.unknown = slices.DeleteFunc(d.unknown, func(id string) bool { return id == w.Event })
-		d.Refused[name] = fmt.Sprintf("another client has pushed another commit as %s, whose event has not come: publish the event, then push again", name)
+		d.Refused[name] = fmt.Sprintf("another client has pushed another commit as %s, whose event has not come: "+
+			"publish the event, then push again", name)
 	}
 	return err
 }

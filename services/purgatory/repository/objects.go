@@ -180,7 +180,8 @@ func (l *Leased) Take(ctx context.Context, pack *Spool, wanted []string) error {
 // others wait for the lock meanwhile.
 func (l *Locked) Brings(ctx context.Context, pack *Spool, client string, patience time.Duration, maxBytes int64,
 	ids []string) error {
-	quarantine, _, err := l.quarantine(ctx, pack, Command{Client: client, Patience: patience, MaxFile: maxBytes, serves: true})
+	by := Command{Client: client, Patience: patience, MaxFile: maxBytes, serves: true}
+	quarantine, _, err := l.quarantine(ctx, pack, by)
 	defer os.RemoveAll(quarantine)
 	if err != nil {
 		return err
