@@ -13,8 +13,8 @@ import (
 
 const (
 	// maxChanges is how many commits are looked at for the last change of each entry of a folder, the
-	// newest ones, and changesTime how long that may take. Older changes are not told.
-	maxChanges, changesTime = 2000, time.Second
+	// newest ones. Older changes are not told.
+	maxChanges = 2000
 	// maxChangeLine is the longest line that git may print about a change, in bytes.
 	maxChangeLine = 64 << 10
 )
@@ -52,7 +52,7 @@ func (r *Repo) lastChanges(ctx context.Context, client string, folder folderOf, 
 	}
 	found.missing = len(found.last)
 	command := r.browsing(client, args...)
-	command.Stdout, command.Time = found, changesTime
+	command.Stdout, command.Time = found, r.Store.ChangesTime
 	command.env = []string{"GIT_LITERAL_PATHSPECS=1"}
 	err := command.Run(ctx)
 	if err != nil && !errors.Is(err, errAllFound) && !errors.Is(err, ErrTooLong) {

@@ -64,6 +64,10 @@ type Options struct {
 	// PackTime is how long git may take to check and store one pack. Default 30 min.
 	PackTime time.Duration
 
+	// ChangesTime is how long git may look for the last changes of the entries of a folder. What it has
+	// not found by then is not told. Default 1 s.
+	ChangesTime time.Duration
+
 	// Enter is asked before an identifier's repositories are written to. Its error, ErrElsewhere, says
 	// that another process writes there. Default: this process may always write.
 	Enter func(identifier string) (Tenure, error)
@@ -117,6 +121,7 @@ func NewStore(o Options) (*Store, error) {
 	o.SpoolBytes = cmp.Or(o.SpoolBytes, 16<<30)
 	o.SpoolShare = cmp.Or(o.SpoolShare, o.SpoolBytes/4)
 	o.PackTime = cmp.Or(o.PackTime, 30*time.Minute)
+	o.ChangesTime = cmp.Or(o.ChangesTime, time.Second)
 	folders, err := lru.New[folderOf, *folder](keptFolders)
 	logs, failed := lru.New[logOf, []proto.RepoCommit](keptLogs)
 	if err = errors.Join(err, failed); err != nil {
