@@ -50,6 +50,7 @@ type live struct {
 type subscription struct {
 	request
 	groups   []Group
+	past     []Group   // the same filters as the past is asked for: as many together as may be open live
 	first    bool      // of layer 1, which consolidation leaves alone
 	rank     int       // see rankOf: where there is little room, the lowest ranks are kept
 	missing  time.Time // since when events have not come on it, or had no verdict; zero: they come
@@ -142,7 +143,8 @@ func (v *live) split(l *subscription) bool {
 }
 
 func (v *live) add(groups []Group, first bool, rank int) *subscription {
-	l := &subscription{request: request{id: v.governor.name("l")}, groups: groups, first: first, rank: rank}
+	l := &subscription{request: request{id: v.governor.name("l")}, groups: groups, first: first, rank: rank,
+		past: []Group{slices.Concat(groups...)}}
 	v.subscriptions = append(v.subscriptions, l)
 	return l
 }
@@ -334,10 +336,10 @@ func (v *live) look(l *subscription, now time.Time) {
 	case v.Rules.SilentLook == 0:
 	case l.lookAt.IsZero():
 		l.lookAt = now.Add(v.Rules.SilentLook)
-	case !now.Before(l.lookAt) && !v.history.looks(l.groups):
+	case !now.Before(l.lookAt) && !v.history.looks(l.past):
 		since := nostr.Timestamp(now.Add(-v.Rules.SilentLook - missedMargin).Unix())
 		why := cause{source: proto.SourceReconnect, liveUntil: now.Add(-lookMargin)}
-		v.history.add(work{groups: l.groups, cause: why, since: &since, look: true})
+		v.history.add(work{groups: l.past, cause: why, since: &since, look: true})
 		l.lookAt = now.Add(v.Rules.SilentLook)
 	}
 }
@@ -350,7 +352,7 @@ func (v *live) makeUp(l *subscription) bool {
 	}
 	since := nostr.Timestamp(l.missing.Add(-missedMargin).Unix())
 	why := cause{source: proto.SourceReconnect, missing: l.missing, liveUntil: l.missing}
-	l.owed = v.history.add(work{groups: l.groups, cause: why, since: &since})
+	l.owed = v.history.add(work{groups: l.past, cause: why, since: &since})
 	l.missing = time.Time{}
 	return true
 }

@@ -90,6 +90,23 @@ func TestWhatIsMissedWhileClosedComes(t *testing.T) {
 	})
 }
 
+// TestGapInOneRequest: the past of a gap is asked for in as many requests as were open live, because
+// what is new waits behind them.
+func TestGapInOneRequest(t *testing.T) {
+	bubble(t, func(t *testing.T, p *play) {
+		p.begin()
+		p.wants(1)
+		sleep(rules.Calm)
+		asked := p.asks()
+		p.with(func() { p.asksFor = nil })
+		p.closed("l3", "error: no")
+		sleep(rules.Cooldown - time.Second) // it is not open again yet, and the past is asked for instead
+		if n := p.asks() - asked; n != 1 || len(p.asksFor) != 3 {
+			t.Errorf("%d requests with %d filters for the past of one subscription", n, len(p.asksFor))
+		}
+	})
+}
+
 // TestConsolidationLeavesNoGap: what is live stays so until what replaces it is open, or until the
 // relay has no room for both. Only then is the past asked for.
 func TestConsolidationLeavesNoGap(t *testing.T) {
