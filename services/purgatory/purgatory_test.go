@@ -178,7 +178,9 @@ func TestOverdueAtTheStart(t *testing.T) {
 	for _, ev := range []*nostr.Event{ann, st, lost, other} {
 		w.in.holds(ev.Tags.GetD(), ev, proto.SourceUser, -time.Hour)
 	}
-	start(t, "two", w.git, w.url)
+	run(t, "two", open(t, "two", w.git, w.url, nil), func(c *purgatory.Constants) {
+		c.BackOff, c.MostBackOff = time.Nanosecond, time.Nanosecond // the next attempt is always due
+	})
 	w.released(ann)
 	w.released(st)
 	w.told.await("lost failed")

@@ -56,15 +56,15 @@ func (w *reconciler) reconcile(ctx context.Context, t task) error {
 	if len(t.places)+len(t.pulls) > 0 {
 		failed = w.look(ctx, t, hunted)
 	}
+	if t.identifierOnly { // first: while an attempt is under way, not all has been asked
+		failed = errors.Join(failed, w.expiry.expire(ctx, t.identifier))
+	}
 	if attempt {
 		failed = errors.Join(failed, w.beginAttempt(ctx, t.identifier))
 	}
 	// This look may have taken the place of the one at which the next attempt begins.
 	if next := w.schedule.hunter.Status(t.identifier).Next; !next.IsZero() {
 		w.schedule.queue.addIdentifier(t.identifier, next)
-	}
-	if t.identifierOnly {
-		failed = errors.Join(failed, w.expiry.expire(ctx, t.identifier))
 	}
 	return failed
 }
