@@ -56,15 +56,18 @@ func (w *retention) clearEnded(repo *repository.Locked) error {
 // Another is kept for a while if its owner has ended the hosting, and when that time is over it is
 // removed.
 func (w *retention) end(ctx context.Context, repo *repository.Locked) error {
-	hasData, err := repo.HasObjects() // also where the owner has deleted all states before
-	if err != nil {
+	// References without objects are damage, of which an operator must hear. Objects without references
+	// are there where the owner has deleted all states before.
+	refs, err := repo.Refs()
+	hasObjects, failed := repo.HasObjects()
+	if err = errors.Join(err, failed); err != nil {
 		return err
 	}
 	neverAccepted, err := w.neverAccepted(ctx, repo.Repo)
 	if err != nil {
 		return err
 	}
-	if !hasData || neverAccepted {
+	if !hasObjects && len(refs.ByName) == 0 || neverAccepted {
 		return w.removeRepository(ctx, repo)
 	}
 	how, err := w.howItEnds(ctx, repo.Repo)
