@@ -65,6 +65,15 @@ func (s *server) connect() *bus.Bus {
 	return b
 }
 
+// join lets a worker join that takes no keys.
+func (s *server) join(name string) *Member {
+	s.t.Helper()
+	m, err := Join(s.t.Context(), s.connect(), Options{Group: "test", Worker: name, Log: quiet})
+	must(s.t, err)
+	s.t.Cleanup(m.Leave)
+	return m
+}
+
 // work works on a key until ctx ends. Who does not notice in time that the lease has ended works
 // on, but does nothing: both leases are asked at the moment of the act.
 func (s *server) work(ctx context.Context, name string, held Held) error {

@@ -20,9 +20,8 @@ import (
 type claimed struct {
 	proto.Claim
 	revision uint64
-	// vanished: another hand has removed or damaged the claim, and its holder has not let it go. The
-	// holder may hear of that late, and works on until then. Who the holder is may not be known: the
-	// claim may be gone before it was read here.
+	// vanished: a hand has removed or damaged the claim. Whose it was is not known, and its holder may
+	// hear of that late, and works on until then.
 	vanished bool
 }
 
@@ -54,6 +53,7 @@ type Directory struct {
 	began   time.Time
 	self    string                // the own worker; empty: this process only looks
 	ownGone func(revision uint64) // called when the own record is gone; optional
+	removed func()                // called when a hand has removed a claim; optional
 	records *bus.Follower         // of the workers
 
 	mu        sync.Mutex
@@ -65,14 +65,14 @@ type Directory struct {
 
 // Watch reads who holds what, and follows it until Close: the end of ctx ends the reading only.
 func Watch(ctx context.Context, b *bus.Bus, group string, log *slog.Logger) (*Directory, error) {
-	return watch(ctx, b, Options{Group: group, Log: log}, nil)
+	return watch(ctx, b, Options{Group: group, Log: log}, nil, nil)
 }
 
-func watch(ctx context.Context, b *bus.Bus, o Options, ownGone func(revision uint64)) (*Directory, error) {
+func watch(ctx context.Context, b *bus.Bus, o Options, ownGone func(uint64), removed func()) (*Directory, error) {
 	ttl := b.Sizing().WorkerTTL
 	d := &Directory{
 		group: o.Group, log: o.Log, changed: make(chan struct{}, 1), Ended: make(chan error, 2),
-		silence: 2 * ttl, ttl: ttl, began: time.Now(), self: o.Worker, ownGone: ownGone,
+		silence: 2 * ttl, ttl: ttl, began: time.Now(), self: o.Worker, ownGone: ownGone, removed: removed,
 		workers: map[string]heard{}, signs: map[string]time.Time{}, claims: map[string]claimed{},
 	}
 	var lasting context.Context
@@ -162,7 +162,7 @@ func (d *Directory) quietIn(name string) time.Duration {
 //   - the holder has no record, and nothing was heard of it for a TTL: its lease has ended, however
 //     the record went, because a lease ends within a TTL after the last heartbeat was begun.
 //
-// Where the holder is not known, that must be true of every other worker. again is after how long
+// Where the claim has vanished, that must be true of every other worker. again is after how long
 // silence may have ended the work; 0: a message will tell. This counts only for what d has heard:
 // see [Directory.catchUp].
 func (d *Directory) unended(c claimed) (unended bool, again time.Duration) {
@@ -222,7 +222,12 @@ func (d *Directory) hearClaim(key string, m bus.Message) (err error) {
 			return nil
 		}
 	}
-	d.claims[key] = claimed{before.Claim, m.Seq, true}
+	// Whose it was is not known, not even where its last claim was read: the bucket keeps one message
+	// of a key, so another worker's claim may have come in between.
+	d.claims[key] = claimed{revision: m.Seq, vanished: true}
+	if d.removed != nil {
+		d.removed()
+	}
 	return err
 }
 
@@ -231,11 +236,8 @@ func (d *Directory) hearClaim(key string, m bus.Message) (err error) {
 func (d *Directory) made(key string, claim proto.Claim, revision uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if before := d.claims[key]; before.revision < revision {
+	if d.claims[key].revision < revision {
 		d.claims[key] = claimed{claim, revision, false}
-	} else if before.Worker == "" {
-		before.Claim = claim
-		d.claims[key] = before
 	}
 }
 

@@ -247,13 +247,7 @@ func neverTwoHolders(t *testing.T, rnd *rand.Rand, steps int) {
 func TestNobodyClaimsOverTheMarkOfAHand(t *testing.T) {
 	t.Parallel()
 	s := serve(t, long)
-	join := func(name string) *Member {
-		m, err := Join(t.Context(), s.connect(), Options{Group: "test", Worker: name, Log: quiet})
-		must(t, err)
-		t.Cleanup(m.Leave)
-		return m
-	}
-	holder, other := join("a"), join("b")
+	holder, other := s.join("a"), s.join("b")
 	claim := func(m *Member) (uint64, error) {
 		return m.claim(t.Context(), "key", proto.Claim{Worker: m.o.Worker}, 0)
 	}
@@ -288,8 +282,9 @@ func TestAVanishedClaimIsItsHoldersUntilItSaysOtherwise(t *testing.T) {
 		unended bool
 	}{
 		{"the holder hears late", "b", map[string]uint64{"b": 6}, nil, true},
-		{"the holder has heard", "b", map[string]uint64{"b": 7, "c": 3}, nil, false},
-		{"the holder was silent", "b", map[string]uint64{"c": 3}, map[string]time.Duration{"b": time.Hour}, false},
+		{"the claim of another may have come in between", "b", map[string]uint64{"b": 7, "c": 6}, nil, true},
+		{"all have heard", "b", map[string]uint64{"b": 7, "c": 8}, nil, false},
+		{"the holder was silent", "b", map[string]uint64{"c": 7}, map[string]time.Duration{"b": time.Hour}, false},
 		{"the holder has just been heard", "b", nil, map[string]time.Duration{"b": time.Second}, true},
 		{"any other may be the holder", "", map[string]uint64{"b": 7, "c": 6}, nil, true},
 		{"none of the others is", "", map[string]uint64{"b": 7, "c": 9}, nil, false},
@@ -354,17 +349,11 @@ func TestAWorkerSaysWhatItHasHeardOfClaims(t *testing.T) {
 func TestAWorkerThatHearsLateTakesNothing(t *testing.T) {
 	t.Parallel()
 	s := serve(t, long)
-	join := func(name string) *Member {
-		m, err := Join(t.Context(), s.connect(), Options{Group: "test", Worker: name, Log: quiet})
-		must(t, err)
-		t.Cleanup(m.Leave)
-		return m
-	}
-	late := join("late")
+	late := s.join("late")
 	late.directory.Close()
 	must(t, <-late.directory.Ended)
 	must(t, <-late.directory.Ended)
-	holder := join("holder")
+	holder := s.join("holder")
 	must(t, holder.workers.Delete(t.Context(), holder.key()))
 	late.directory.mu.Lock()
 	late.directory.began = time.Now().Add(-2 * long)

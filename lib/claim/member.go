@@ -104,7 +104,7 @@ func (m *Member) join(ctx context.Context) (err error) {
 	if m.leases, err = newLeases(m.ttl, o, newAlarm); err != nil {
 		return fmt.Errorf("join the workers: %w", err)
 	}
-	if m.directory, err = watch(ctx, b, o, m.hearOwnGone); err != nil {
+	if m.directory, err = watch(ctx, b, o, m.hearOwnGone, m.beatSoon); err != nil {
 		m.leases.close()
 		return fmt.Errorf("join the workers: %w", err)
 	}
@@ -243,6 +243,11 @@ func put(ctx context.Context, bucket jetstream.KeyValue, key string, value any, 
 // hearOwnGone hears from the bucket that the own record is gone. Others hear that at the same time.
 func (m *Member) hearOwnGone(revision uint64) {
 	m.leases.recordGone(revision)
+	m.beatSoon()
+}
+
+// beatSoon has the next heartbeat come at once: others wait for what it says.
+func (m *Member) beatSoon() {
 	select {
 	case m.beatNow <- struct{}{}:
 	default:

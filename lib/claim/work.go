@@ -49,8 +49,8 @@ const (
 // heartbeat read that the bucket has. The work by a claim runs under the lease, which ends at most
 // nine tenths of a TTL after the last heartbeat began. A record that is gone earlier, because a
 // clock was set or by a hand, therefore hands no key out, and it ends the lease as soon as its own
-// worker hears of it. A claim that a hand has removed hands no key out either, until its holder has
-// let it go or has said in its record that it does not work by it, or was silent for a TTL.
+// worker hears of it. A claim that a hand has removed hands no key out either, until every other
+// worker has said in its record that it does not work by it, or was silent for a TTL.
 //
 // The order is: end the work, then let the claim go. The other way round, another worker would
 // begin while this one still writes.
@@ -273,10 +273,10 @@ func (w *work) begin(lease context.Context, key string, revision uint64) {
 		}
 		w.workEnded(key)
 		w.writing <- struct{}{}
-		if c := w.directory.held()[key]; c.revision > revision && c.vanished {
-			revision = c.revision // another hand has removed the claim: the others wait for this
-		}
 		w.letGo(key, revision)
+		if w.directory.held()[key].vanished {
+			w.beatSoon() // a hand has removed the claim: the others wait until this worker has heard of it
+		}
 		<-w.writing
 		w.ended <- end{key: key}
 	}()
