@@ -163,7 +163,7 @@ func (w *walk) follow(by *nostr.Announcement, confirmed []string, yield func(Coo
 	for ; len(queue) > 0; queue = queue[1:] {
 		for a := range w.all.LedBy(queue[0]) {
 			if w.following--; w.following < 0 {
-				return false
+				return true // there may be other roots
 			}
 			if a == nil {
 				continue
@@ -296,8 +296,13 @@ func (w *walk) group(owner string) (g Group) {
 	if g.Root, g.Path, g.NoAuthority = w.root(owner); g.Root == "" {
 		return g
 	}
+	root := w.by(g.Root)
+	if root == nil { // the path took all looks but this one
+		g.Root, g.NoAuthority = "", NoAuthority{tooLong, g.Root, ""}
+		return g
+	}
 	var listed []string // in the order in which they were met
-	met := map[string]*nostr.Announcement{g.Root: w.by(g.Root)}
+	met := map[string]*nostr.Announcement{g.Root: root}
 	confirmed := map[string]bool{}
 	waiting := map[string][]string{} // who lists a key that may still be confirmed
 	confirm := func(key string) {

@@ -384,6 +384,35 @@ func TestStrangersAreNotLookedAt(t *testing.T) {
 	}
 }
 
+// TestAnyPathOfLeadsHasAnEnd: also one that takes all looks but the last.
+func TestAnyPathOfLeadsHasAnEnd(t *testing.T) {
+	t.Parallel()
+	for _, more := range []int{-2, -1, 0, 1} {
+		all, last := nothing(), MaxLooks+more
+		for i := range last {
+			all.add(fmt.Sprint(i), nostr.Roles{Active: true, Leads: []string{fmt.Sprint(min(i+1, last-1))}})
+		}
+		if g := Of(all, "0"); (g.Root == "") != (more >= 0) || (g.Root == "") != (g.NoAuthority.String() != "") {
+			t.Errorf("a path of %d: root %q, %q", last, g.Root, g.NoAuthority)
+		}
+	}
+}
+
+// TestStrangersHideNoOtherRoot: any number of them may name a lead.
+func TestStrangersHideNoOtherRoot(t *testing.T) {
+	t.Parallel()
+	all := read("k lists a b; a leads a lists k; b leads b lists k")
+	for i := range 2 * MaxFollowing {
+		all.add(fmt.Sprint("stranger", i), nostr.Roles{Active: true, Leads: []string{"a"}})
+	}
+	if !Speaks(all, "k", func(c Coordinate) bool { return c.Owner == "b" }) {
+		t.Error("k does not speak for b, because strangers name a")
+	}
+	if authors := Deciding(all, "k", 10); !slices.Contains(authors, "b") {
+		t.Errorf("what decides about k is %q", authors)
+	}
+}
+
 // TestBounds: of a chain and of a fan without end the nearest count.
 func TestBounds(t *testing.T) {
 	t.Parallel()
