@@ -2,6 +2,7 @@ package githttp
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"errors"
 	"fmt"
@@ -178,7 +179,8 @@ type buffer struct {
 // errGone ends the writing of what is not read any more.
 var errGone = errors.New("the answer is not read any more")
 
-// Write appends, and waits while there is no room.
+// Write appends, and waits while there is no room. Where everything is read already, waiting makes none:
+// then the answer ends.
 func (b *buffer) Write(p []byte) (written int, err error) {
 	b.changed.L.Lock()
 	defer b.changed.L.Unlock()
@@ -189,18 +191,23 @@ func (b *buffer) Write(p []byte) (written int, err error) {
 		}
 		n, err := b.spool.Write(p[:min(len(p), chunk)])
 		p, written = p[n:], written+n
-		if b.changed.Broadcast(); err != nil {
+		b.changed.Broadcast()
+		switch {
+		case err == nil:
+		case b.spool.Size() == 0:
+			b.ended = err
+		default:
 			b.changed.Wait()
 		}
 	}
 	return written, b.ended
 }
 
-// end ends the writing: Read gives err after what was written.
+// end ends the writing: Read gives err after what was written, unless it has ended before.
 func (b *buffer) end(err error) {
 	b.changed.L.Lock()
 	defer b.changed.L.Unlock()
-	b.ended = err
+	b.ended = cmp.Or(b.ended, err)
 	b.changed.Broadcast()
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -14,8 +15,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"tendril.dev/lib/limit"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/test/fixture"
 )
 
 func TestBufferGivesBackWhatItWasGiven(t *testing.T) {
@@ -53,6 +56,61 @@ func TestBufferGivesBackWhatItWasGiven(t *testing.T) {
 			spool.Close()
 			if memory, disk := store.Kept(); memory+disk != 0 {
 				t.Errorf("%d bytes of memory and %d of disk are taken", memory, disk)
+			}
+		})
+	}
+}
+
+// TestBufferWithoutAnyRoom: where neither memory nor disk takes the first byte, no reader can make room,
+// and the answer ends. Where either does, all comes.
+func TestBufferWithoutAnyRoom(t *testing.T) {
+	t.Parallel()
+	content := make([]byte, 3<<20)
+	rand.Read(content)
+	for name, test := range map[string]struct {
+		memory, disk bool // that there is
+		want         error
+	}{
+		"no memory": {disk: true},
+		"no disk":   {memory: true},
+		"neither":   {want: limit.ErrShare},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			// An eighth of the memory is for requests, and half of that for one client.
+			store, err := repository.NewStore(repository.Options{Root: t.TempDir(), MemoryBudget: 16 << 20, SpoolBytes: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			memory, disk := store.RequestMemory(""), store.Spool("", nil)
+			defer memory.Done()
+			defer disk.Close()
+			if !test.disk {
+				_, err = disk.Write(make([]byte, repository.SpoolStep))
+			}
+			if !test.memory {
+				err = cmp.Or(err, memory.Take(1<<20))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			spool := store.Spool("", nil)
+			defer spool.Close()
+			b := &buffer{changed: sync.NewCond(new(sync.Mutex)), spool: spool}
+			go func() {
+				_, err := io.Copy(struct{ io.Writer }{b}, struct{ io.Reader }{bytes.NewReader(content)})
+				b.end(cmp.Or(err, io.EOF))
+			}()
+			ended := make(chan error, 1)
+			go func() {
+				got, err := io.ReadAll(b)
+				if err == nil && !bytes.Equal(got, content) {
+					err = fmt.Errorf("%d bytes came", len(got))
+				}
+				ended <- err
+			}()
+			if err := fixture.Receive(t, "the end of the answer", ended); !errors.Is(err, test.want) {
+				t.Errorf("it ends with %v, want %v", err, test.want)
 			}
 		})
 	}

@@ -44,14 +44,7 @@ func (s *Spool) Size() int64 { return s.size }
 // Write appends.
 func (s *Spool) Write(p []byte) (n int, err error) {
 	defer func() { s.size += int64(n) }()
-	if s.size == int64(len(s.memory)) && len(s.memory)+len(p) <= spoolMemory {
-		for cap(s.memory) < len(s.memory)+len(p) { // it grows by steps, each of which is charged
-			more := max(cap(s.memory), 4<<10)
-			if err := s.charged.Take(int64(more)); err != nil {
-				return 0, err
-			}
-			s.memory = slices.Grow(s.memory, cap(s.memory)+more-len(s.memory))
-		}
+	if s.size == int64(len(s.memory)) && len(s.memory)+len(p) <= spoolMemory && s.hasMemory(len(p)) {
 		s.memory = append(s.memory, p...)
 		return len(p), nil
 	}
@@ -62,6 +55,18 @@ func (s *Spool) Write(p []byte) (n int, err error) {
 		err = fmt.Errorf("write what arrives to disk: %w", err)
 	}
 	return n, err
+}
+
+// hasMemory makes room in memory, by steps, each of which is charged. Where there is none the disk is used.
+func (s *Spool) hasMemory(n int) bool {
+	for cap(s.memory) < len(s.memory)+n {
+		more := max(cap(s.memory), 4<<10)
+		if s.charged.Take(int64(more)) != nil {
+			return false
+		}
+		s.memory = slices.Grow(s.memory, cap(s.memory)+more-len(s.memory))
+	}
+	return true
 }
 
 // grow makes room on disk. No other process sees the file, and it is gone when it is closed.
@@ -108,20 +113,24 @@ func (s *Spool) Reader(from int64) io.Reader { return io.NewSectionReader(s, fro
 // was more than a step, of the disk: who reads as fast as is written needs no new file each time.
 func (s *Spool) Rewind() {
 	if len(s.taken) > 1 {
-		s.Close()
-		return
+		s.leaveDisk()
 	}
 	s.memory, s.size, s.free = s.memory[:0], 0, int64(len(s.taken))*SpoolStep
 }
 
 // Close empties the spool and gives everything back. It may be used again.
 func (s *Spool) Close() {
+	s.leaveDisk()
+	s.charged.Done()
+	s.memory, s.size = nil, 0
+}
+
+func (s *Spool) leaveDisk() {
 	if s.file != nil {
 		s.file.Close()
 	}
 	for _, release := range s.taken {
 		release()
 	}
-	s.charged.Done()
-	s.memory, s.file, s.size, s.free, s.taken = nil, nil, 0, 0, nil
+	s.file, s.free, s.taken = nil, 0, nil
 }
