@@ -114,17 +114,23 @@ func (a account) Take(bytes int64) error { return a.take(a.payer, bytes) }
 
 // Paid implements release.Events.
 func (b *budget) Paid(ctx context.Context, into *repository.Locked, author string, served bool,
-	copy func() error) error {
+	copy func(most int64) error) error {
 	from := payer{author: author, served: served}
-	if _, err := b.check(ctx, from, 0); err != nil {
+	left, err := b.check(ctx, from, 0)
+	if err != nil {
 		return nil // nothing is copied: a later look may
 	}
 	before, err := into.Bytes()
-	if err == nil {
-		err = copy()
-		after, _ := into.Bytes()
-		b.spend(from, max(0, after-before))
+	if err != nil {
+		return err
 	}
+	err = copy(left)
+	after, _ := into.Bytes()
+	stored := max(0, after-before)
+	if limit, _ := repository.LimitReached(err); limit == "size" {
+		stored, err = left, nil // so that it is not tried again before there is more room
+	}
+	b.spend(from, stored)
 	return err
 }
 

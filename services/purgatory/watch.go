@@ -169,17 +169,9 @@ func (w forRelease) StateDeleted(ctx context.Context, at repository.Place, confi
 	if w.knowledge.node.Settings.IgnoreDeletions {
 		return false, nil
 	}
-	var followed repository.Followed
-	if known, is := w.schedule.follows.Load(at); is {
-		followed = known.(repository.Followed)
-	} else {
-		repo, err := w.schedule.store.At(at)
-		if err == nil {
-			followed, err = repo.Followed()
-		}
-		if err != nil {
-			return false, fmt.Errorf("read which state %s follows: %w", at, err)
-		}
+	followed, err := w.schedule.followed(at)
+	if err != nil {
+		return false, err
 	}
 	var states []*nostr.Event
 	switch {
@@ -204,4 +196,32 @@ func (w forRelease) StateDeleted(ctx context.Context, at repository.Place, confi
 		}
 	}
 	return false, nil
+}
+
+// Followed implements release.Events.
+func (w forRelease) Followed(ctx context.Context, at repository.Place) (*nostr.Event, error) {
+	followed, err := w.schedule.followed(at)
+	if err != nil || followed.Event == "" {
+		return nil, err
+	}
+	ev, err := w.knowledge.Accepted(ctx, followed.Event)
+	if ev == nil || err != nil || w.knowledge.node.Bans.Event(ev) != nil {
+		return nil, err
+	}
+	return ev, nil
+}
+
+// followed is which state the references of a repository follow, as far as is noted.
+func (w *schedule) followed(at repository.Place) (followed repository.Followed, err error) {
+	if known, is := w.follows.Load(at); is {
+		return known.(repository.Followed), nil
+	}
+	repo, err := w.store.At(at)
+	if err == nil {
+		followed, err = repo.Followed()
+	}
+	if err != nil {
+		return followed, fmt.Errorf("read which state %s follows: %w", at, err)
+	}
+	return followed, nil
 }

@@ -175,7 +175,7 @@ func (p *pass) alignStates(ctx context.Context, owner string) error {
 		if authors[state.Event.PubKey] || applied && !state.Held && !seeks {
 			continue // of an author the newest counts that is complete
 		}
-		complete, err := p.gather(ctx, owner, p.sources(state.Event.PubKey), state.Objects(), true)
+		complete, err := p.gather(ctx, owner, p.sources(state.Event.PubKey), state.Objects(), 0)
 		if err != nil {
 			return err
 		}
@@ -203,11 +203,30 @@ func (p *pass) alignStates(ctx context.Context, owner string) error {
 		return err
 	}
 	// The state that these references follow was refused, or deleted, and no other counts.
-	if err := repo.SetRefs(ctx, nil, nil, ""); err != nil {
-		return fmt.Errorf("remove the references of a state that counts no more: %w", err)
+	before := &nostr.State{}
+	if !deleted {
+		if before, err = p.followed(ctx, repo.Place); err != nil {
+			return err
+		}
+	}
+	if err = repo.SetRefs(ctx, before.Refs, before.Symbolic, before.Head); p.isBroken(err) {
+		err = repo.SetRefs(ctx, nil, nil, "")
+	}
+	if err != nil {
+		return fmt.Errorf("take back the references of a state that does not count: %w", err)
 	}
 	p.trial[owner] = false
 	return nil
+}
+
+// followed is the state that the references of a repository followed last; the zero value: there is none
+// in the log.
+func (p *pass) followed(ctx context.Context, at repository.Place) (*nostr.State, error) {
+	ev, err := p.Events.Followed(ctx, at)
+	if ev == nil || err != nil {
+		return &nostr.State{}, err
+	}
+	return nostr.ParseState(ev)
 }
 
 // seeks reports whether a repository waits for any data that its maintainers' states name, also that
@@ -247,8 +266,8 @@ func (p *pass) sources(author string) []string {
 
 // gather brings objects into an owner's repository from the sources, which may share objects with
 // it, and reports whether all are there then. Nothing is brought if some of them are nowhere. What
-// is there but not whole counts as not there.
-func (p *pass) gather(ctx context.Context, owner string, sources, objects []string, group bool) (complete bool,
+// is there but not whole counts as not there. paid is as in bring.
+func (p *pass) gather(ctx context.Context, owner string, sources, objects []string, paid int64) (complete bool,
 	err error) {
 	missing, err := p.missing(ctx, owner, objects)
 	if err != nil {
@@ -274,7 +293,7 @@ func (p *pass) gather(ctx context.Context, owner string, sources, objects []stri
 		return false, nil
 	}
 	for _, source := range from {
-		brought, err := p.bring(ctx, owner, source, bring[source], group)
+		brought, err := p.bring(ctx, owner, source, bring[source], paid)
 		if p.isBroken(err) {
 			return false, nil
 		}
@@ -292,20 +311,25 @@ func (p *pass) gather(ctx context.Context, owner string, sources, objects []stri
 }
 
 // bring brings objects from one repository to another. Those with the same root share them. Another
-// gets copies, and its owner is charged: no packs are linked because a stranger wrote a name.
-func (p *pass) bring(ctx context.Context, owner, source string, objects []string, group bool) (brought bool,
+// gets copies, and its owner is charged: no packs are linked because a stranger wrote a name. Of what
+// somebody pays for already, paid is how many bytes that may be; else it is 0.
+func (p *pass) bring(ctx context.Context, owner, source string, objects []string, paid int64) (brought bool,
 	err error) {
-	shares := group && slices.Contains(p.v.Sharing(owner), source)
-	share := func() error {
-		brought = true
-		return p.locked[owner].Share(ctx, p.repos[source], objects, shares)
+	into, from := p.locked[owner], p.repos[source]
+	done := func(err error) error {
+		brought = err == nil
+		return err
 	}
-	if group && !shares {
-		err = p.Events.Paid(ctx, p.locked[owner], owner, p.v.Serves(owner), share)
-	} else {
-		err = share()
+	copied := func(most int64) error { return done(into.Copy(ctx, from, objects, most)) }
+	switch {
+	case paid > 0:
+		err = copied(paid)
+	case slices.Contains(p.v.Sharing(owner), source):
+		err = done(into.Share(ctx, from, objects))
+	default:
+		err = p.Events.Paid(ctx, into, owner, p.v.Serves(owner), copied)
 	}
-	return brought && err == nil, err
+	return brought, err
 }
 
 // isBroken reports whether an error is that of objects that are there but not whole.

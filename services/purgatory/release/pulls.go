@@ -81,12 +81,14 @@ func (p *pass) nameCommit(ctx context.Context, owner string, pr repostate.PullRe
 		if slices.Contains(p.v.Named(pr), owner) {
 			payer = pr.Event.PubKey
 		}
-		err = p.Events.Paid(ctx, into, payer, p.v.Serves(payer), func() (err error) {
+		err = p.Events.Paid(ctx, into, payer, p.v.Serves(payer), func(most int64) (err error) {
 			var from []string
 			if from, err = p.pullSources(ctx, owner, pr); err == nil {
-				there, err = p.gather(ctx, owner, from, missing, false)
+				there, err = p.gather(ctx, owner, from, missing, most)
 			}
-			there = there || err == nil && p.fromElsewhere(ctx, owner, pr)
+			if err == nil && !there {
+				there, err = p.fromElsewhere(ctx, owner, pr, most)
+			}
 			return err
 		})
 	}
@@ -147,13 +149,15 @@ func (p *pass) countsElsewhere(ctx context.Context, owner string, pr repostate.P
 	if err != nil || len(sources) > 0 {
 		return err == nil, err
 	}
-	return p.fromElsewhere(ctx, owner, pr), nil
+	return p.fromElsewhere(ctx, owner, pr, 0)
 }
 
 // fromElsewhere copies the commit of a pull request from a repository of another identifier that it
 // is for too, or in which its author offers it, if it is named there. That may be another worker's,
-// and may change or go at any time: what cannot be read there is not there.
-func (p *pass) fromElsewhere(ctx context.Context, owner string, pr repostate.PullRequest) (came bool) {
+// and may change or go at any time: what cannot be read there is not there. It takes at most most bytes,
+// as Copy.
+func (p *pass) fromElsewhere(ctx context.Context, owner string, pr repostate.PullRequest, most int64) (came bool,
+	err error) {
 	var places []repository.Place
 	for _, ref := range pr.Repos {
 		places = append(places, repository.Place{RepoRef: ref})
@@ -172,16 +176,19 @@ func (p *pass) fromElsewhere(ctx context.Context, owner string, pr repostate.Pul
 			hosted, err = p.Events.Hosts(ctx, at.RepoRef)
 		}
 		if hosted && err == nil {
-			err = p.locked[owner].Share(ctx, from, []string{pr.Commit}, false)
+			err = p.locked[owner].Copy(ctx, from, []string{pr.Commit}, most)
+		}
+		if _, limited := repository.LimitReached(err); limited {
+			return false, err
 		}
 		if !hosted || err != nil {
 			p.Log.Debug("a commit could not be copied", "from", at, "to", p.place(owner), "error", err)
 			continue
 		}
 		p.has[owner][pr.Commit] = true
-		return true
+		return true, nil
 	}
-	return false
+	return false, nil
 }
 
 // alignContribution looks at the repository in which a contributor offers pull requests of the

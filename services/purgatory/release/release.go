@@ -68,12 +68,15 @@ type Events interface {
 	// Repos returns what a pull request or update is for; of an update also what its pull request is
 	// for.
 	Repos(ctx context.Context, pr *nostr.PullRequest) ([]nostr.RepoRef, error)
-	// Paid copies into a repository if an author may store more, for whom it counts; else it does
-	// nothing.
-	Paid(ctx context.Context, into *repository.Locked, author string, served bool, copy func() error) error
+	// Paid copies into a repository at most what an author may still store, for whom it counts. Where
+	// that is nothing, or too little, nothing is copied.
+	Paid(ctx context.Context, into *repository.Locked, author string, served bool, copy func(most int64) error) error
 	// StateDeleted reports whether the author of the state that a repository's references follow has
 	// deleted it. confirmed are the maintainers of the repository.
 	StateDeleted(ctx context.Context, at repository.Place, confirmed []string) (bool, error)
+	// Followed is the accepted state that a repository's references followed when they were last noted
+	// to follow one; nil: there is none.
+	Followed(ctx context.Context, at repository.Place) (*nostr.Event, error)
 	// PullsBy are the ids of the accepted pull requests and updates of an author.
 	PullsBy(ctx context.Context, author string) iter.Seq2[string, error]
 	// Hosts reports whether a repository of any identifier is hosted now.

@@ -55,7 +55,8 @@ type world struct {
 	lose     string         // id of which the first verdict was lost, so that the second says duplicate
 	away     bool
 
-	stateDeleted bool // the state that references follow, by its author
+	stateDeleted bool         // the state that references follow, by its author
+	followed     *nostr.Event // that state, if it is noted
 
 	pullsBy map[string][]string // author → ids of more accepted pull requests
 	poor    string              // the author for whom nothing may be copied
@@ -74,12 +75,12 @@ func newWorld(t *testing.T) *world {
 // CatchUp, Paid, Hosts, Accepted, Held and Unknown implement release.Events.
 func (w *world) CatchUp(context.Context) error { return nil }
 
-func (w *world) Paid(_ context.Context, into *repository.Locked, author string, _ bool, copy func() error) error {
+func (w *world) Paid(_ context.Context, into *repository.Locked, author string, _ bool, copy func(int64) error) error {
 	if author == w.poor {
 		return nil
 	}
 	before, err := into.Bytes()
-	must(w, errors.Join(err, copy()))
+	must(w, errors.Join(err, copy(1<<30)))
 	after, err := into.Bytes()
 	w.paid += after - before
 	return err
@@ -210,6 +211,10 @@ func (w *world) PullsBy(_ context.Context, author string) iter.Seq2[string, erro
 
 func (w *world) StateDeleted(context.Context, repository.Place, []string) (bool, error) {
 	return w.stateDeleted, nil
+}
+
+func (w *world) Followed(context.Context, repository.Place) (*nostr.Event, error) {
+	return w.followed, nil
 }
 
 // announce takes keys of maintainers, or roles as "M <key>".
@@ -558,6 +563,29 @@ func TestRefusedReleaseIsTakenBack(t *testing.T) {
 	}
 	w.wantAsked("release first")
 	w.wantRefs(alice)
+}
+
+// TestRefusedReleaseGoesBackToTheStateBefore: bob, whose state the references followed, has lost his
+// authority, so that no state counts and the references stay as they are. A state that is refused does
+// not take them away.
+func TestRefusedReleaseGoesBackToTheStateBefore(t *testing.T) {
+	w := newWorld(t)
+	c1, c2 := w.work.Commit("a", "1"), w.work.Commit("a", "2")
+	w.accept(w.announce("announcement", alice))
+	w.followed = w.state("bob's", bob, mainBranch, c1, devBranch, c1)
+	w.accept(w.followed)
+	w.refuse = w.state("refused", alice, mainBranch, c2).ID
+	w.give(alice, "main")
+	before := map[string]string{mainBranch: c1, devBranch: c1}
+	for name, refs := range map[string]map[string]string{"a fetch": before, "a push": {mainBranch: c2}} {
+		gittest.Do(t, w.repo(alice), func(repo *repository.Locked) error { return repo.SetRefs(t.Context(), refs, nil, "") })
+		w.release()
+		if got := w.refs(alice); !maps.Equal(got, before) {
+			t.Errorf("after %s the references are %v, want %v", name, got, before)
+		}
+		w.state("refused", alice, mainBranch, c2)
+		w.refuse = w.held[len(w.held)-1].ID
+	}
 }
 
 // TestWhatNoStateCountsFor: where no state counts the references stay, unless the author of the

@@ -57,8 +57,8 @@ func TestWhatIsDoneIsOnTheDisk(t *testing.T) {
 		}},
 		{"notes that go", func() error { return errors.Join(r.SetArchive(false), r.SetEnded(nil), r.SetWaiting(nil)) }},
 		{"housekeeping", func() error { return r.Gc(ctx) }},
-		{"packs that are linked", func() error { return other.Share(ctx, from, []string{first}, true) }},
-		{"objects that are copied", func() error { return other.Share(ctx, r.Repo, []string{second}, false) }},
+		{"packs that are linked", func() error { return other.Share(ctx, from, []string{first}) }},
+		{"objects that are copied", func() error { return other.Copy(ctx, r.Repo, []string{second}, 0) }},
 	} {
 		must(t, step.do())
 		for _, folder := range []string{r.Path, other.Path} {

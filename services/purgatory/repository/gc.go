@@ -31,7 +31,8 @@ const (
 // NeedsGc reports whether housekeeping is due. It starts no git.
 func (r *Repo) NeedsGc(now time.Time) (bool, error) {
 	packs, err := r.packs()
-	if err != nil || len(packs) == 0 {
+	blind, failed := r.blindPacks()
+	if err = errors.Join(err, failed); err != nil || len(packs)+len(blind) == 0 {
 		return false, err
 	}
 	last, err := newest(r.in("config"), r.in(gcFile)) // before the first time it is as old as the repository
@@ -39,8 +40,28 @@ func (r *Repo) NeedsGc(now time.Time) (bool, error) {
 		return false, err
 	}
 	changed, err := newest(r.in("refs"), r.in("objects", packFolder))
-	cruft := slices.ContainsFunc(packs, func(p pack) bool { return p.cruft })
-	return len(packs) > manyPacks || now.Sub(last) > rest && (cruft || changed.After(last)), err
+	waits := len(blind) > 0 || slices.ContainsFunc(packs, func(p pack) bool { return p.cruft })
+	small := 0
+	for _, p := range packs {
+		if p.bytes < bigPack && !p.cruft { // the others stay as they are
+			small++
+		}
+	}
+	return small > manyPacks || now.Sub(last) > rest && (waits || changed.After(last)), err
+}
+
+// blindPacks are packs without index. One that was killed has left them, and git's housekeeping fails
+// while they are there.
+func (r *Repo) blindPacks() (names []string, err error) {
+	files, err := readDir(r.in("objects", packFolder))
+	for _, file := range files {
+		name, is := strings.CutSuffix(file.Name(), ".pack")
+		isIndex := func(f fs.DirEntry) bool { return f.Name() == name+indexSuffix }
+		if is && strings.HasPrefix(name, "pack-") && !slices.ContainsFunc(files, isIndex) {
+			names = append(names, name)
+		}
+	}
+	return names, err
 }
 
 // Moved is when a reference last came, moved or went.
@@ -81,6 +102,9 @@ func (l *Locked) keepHouse(ctx context.Context, removes bool) error {
 	}
 	err := l.sweepGc()
 	if err == nil {
+		err = l.indexPacks(ctx)
+	}
+	if err == nil {
 		err = l.gc(ctx, bigPack, until)
 	}
 	if removes && err == nil {
@@ -103,6 +127,27 @@ func (l *Locked) keepHouse(ctx context.Context, removes bool) error {
 		return fmt.Errorf("housekeeping: %w", err)
 	}
 	return nil
+}
+
+// indexPacks gives blind packs their index back: it may be what was lost. One that is no pack goes. A fetch
+// that is about to name the index of its own pack names the same one.
+func (l *Locked) indexPacks(ctx context.Context) error {
+	names, err := l.blindPacks()
+	for _, name := range names {
+		path := l.in("objects", packFolder, name)
+		info, failed := os.Stat(path + ".pack")
+		if err = errors.Join(err, ignoreGone(failed)); failed != nil {
+			continue
+		}
+		c := l.writing("index-pack", path+".pack")
+		c.low, c.syncs, c.Pack = true, true, max(1, info.Size())
+		if failed = c.Run(ctx); refused(failed) {
+			l.Store.Log.Warn("a pack without index is no pack, and is removed", "repository", l.Place, "error", failed)
+			failed = errors.Join(os.Remove(path+".pack"), ignoreGone(os.Remove(path+".rev")))
+		}
+		err = errors.Join(err, failed)
+	}
+	return err
 }
 
 // sweepGc removes the lock files of a housekeeping that was killed: git's next one fails while they

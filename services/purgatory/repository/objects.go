@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"tendril.dev/lib/nostr"
@@ -293,11 +294,21 @@ func (l *lines) Write(p []byte) (int, error) {
 	}
 }
 
-// Share brings objects, with all that they reach, from another repository. Where the caller knows
-// that both are of one maintainer group, and this one is empty, the packs of the other are linked,
-// so that they are on the disk once; else git copies what is missing: no other object of a
-// repository is ever shown through one of another group. ErrBroken: the other lacks a part.
-func (l *Locked) Share(ctx context.Context, from *Repo, ids []string, group bool) error {
+// Share brings objects, with all that they reach, from another repository of the same maintainer group.
+// Where this one is empty the packs of the other are linked, so that they are on the disk once; else
+// git copies what is missing. ErrBroken: the other lacks a part.
+func (l *Locked) Share(ctx context.Context, from *Repo, ids []string) error {
+	return l.share(ctx, from, ids, true, 0)
+}
+
+// Copy is Share from a repository of another group: no other object of that is ever shown through this
+// one. What would take more than most bytes is not copied, and LimitReached says so of the error. 0:
+// any number.
+func (l *Locked) Copy(ctx context.Context, from *Repo, ids []string, most int64) error {
+	return l.share(ctx, from, ids, false, most)
+}
+
+func (l *Locked) share(ctx context.Context, from *Repo, ids []string, group bool, most int64) error {
 	if err := l.MayWrite(ctx); err != nil {
 		return err
 	}
@@ -312,7 +323,7 @@ func (l *Locked) Share(ctx context.Context, from *Repo, ids []string, group bool
 		missing, err = l.Missing(ctx, ids)
 	}
 	if err == nil && len(missing) > 0 {
-		err = l.copyFrom(ctx, from, missing)
+		err = l.copyFrom(ctx, from, missing, most)
 	}
 	if err = cmp.Or(err, syncPaths(folder, l.in("objects"))); err != nil {
 		return fmt.Errorf("share objects: %w", err)
@@ -320,35 +331,52 @@ func (l *Locked) Share(ctx context.Context, from *Repo, ids []string, group bool
 	return nil
 }
 
-// linkPacks makes the packs of another repository packs of this one too. Packs of what nothing
-// reaches there stay there, and so does a pack that the other's housekeeping is removing.
+// linkPacks makes the packs of another repository packs of this one, which has none. Packs of what
+// nothing reaches there stay there. All come at once or none does, for then git copies: with a part of
+// them a commit could be here without what it reaches. None does where the other's housekeeping has
+// brought a new pack meanwhile, because that removes older ones next.
 func (l *Locked) linkPacks(from *Repo) error {
+	folder, err := os.MkdirTemp(l.in("objects"), quarantinePrefix+"link-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(folder)
 	packs, err := from.packs()
 	for _, p := range packs {
 		for _, suffix := range packSuffixes {
 			if p.cruft {
 				break
 			}
-			err := os.Link(from.in("objects", packFolder, p.name+suffix), l.in("objects", packFolder, p.name+suffix))
-			if err != nil && !errors.Is(err, fs.ErrExist) && suffix != ".rev" {
-				break // git copies it: it has gone, or this file system cannot link
+			err := os.Link(from.in("objects", packFolder, p.name+suffix), filepath.Join(folder, p.name+suffix))
+			if err != nil && !(suffix == ".rev" && errors.Is(err, fs.ErrNotExist)) { // older gits write none
+				return nil // it has gone, or this file system cannot link
 			}
 		}
+	}
+	now, failed := from.packs()
+	if err = cmp.Or(err, failed); err != nil || slices.ContainsFunc(now, func(p pack) bool { return !slices.Contains(packs, p) }) {
+		return err
+	}
+	if err = cmp.Or(os.Chmod(folder, 0o755), syncPaths(folder)); err == nil {
+		_ = syscall.Rename(folder, l.in("objects", packFolder)) // it fails where a fetch has just brought a pack
 	}
 	return err
 }
 
 // copyFrom lets git pack objects of the other folder, with what they reach and no reference here
 // does. It needs no shell, as git fetch would between folders.
-func (l *Locked) copyFrom(ctx context.Context, from *Repo, ids []string) error {
+func (l *Locked) copyFrom(ctx context.Context, from *Repo, ids []string, most int64) error {
 	refs, err := l.Refs()
 	if err != nil {
 		return err
 	}
 	named := slices.Collect(maps.Values(refs.ByName))
 	c := l.writing("pack-objects", "--revs", "--delta-base-offset", "-q", l.in("objects", packFolder, "pack"))
-	c.env = []string{alternate(from)}
+	c.env, c.MaxFile = []string{alternate(from)}, most
 	_, err = c.ask(ctx, strings.Join(slices.Concat(ids, []string{"--not"}, named), "\n")+"\n")
+	if err != nil && l.MayWrite(ctx) == nil {
+		err = errors.Join(err, l.sweepFolder("objects/pack", 0)) // what git has begun may be large
+	}
 	return broken(err)
 }
 

@@ -215,7 +215,7 @@ func TestMaintainersShareWhatTheyHaveInCommon(t *testing.T) {
 	group := []*repository.Locked{first}
 	share := func() {
 		for _, r := range group[1:] {
-			must(t, r.Share(t.Context(), first.Repo, []string{tip}, true))
+			must(t, r.Share(t.Context(), first.Repo, []string{tip}))
 			set(t, r, tip)
 		}
 	}
@@ -265,11 +265,11 @@ func TestShareBringsOnlyWhatIsReachable(t *testing.T) {
 	other := w.Commit("b", "b")
 	gittest.Fill(t, from.Repo, w.Pack("main", "other", "v1"))
 	for range 2 { // again changes nothing
-		must(t, to.Share(t.Context(), from.Repo, []string{tag, second, tag}, false))
+		must(t, to.Copy(t.Context(), from.Repo, []string{tag, second, tag}, 0))
 		has(t, to, true, first, second, tag)
 		has(t, to, false, other)
 	}
-	if err := to.Share(t.Context(), from.Repo, []string{strings.Repeat("5", 40)}, true); !errors.Is(err, repository.ErrBroken) {
+	if err := to.Share(t.Context(), from.Repo, []string{strings.Repeat("5", 40)}); !errors.Is(err, repository.ErrBroken) {
 		t.Errorf("what is nowhere: %v", err)
 	}
 	gittest.Fsck(t, to.Path)
@@ -288,9 +288,55 @@ func TestSharingLinksNothingUnreached(t *testing.T) {
 	set(t, from, first)
 	must(t, from.Gc(t.Context()))
 	has(t, from, true, secret)
-	must(t, to.Share(t.Context(), from.Repo, []string{first}, true))
+	must(t, to.Share(t.Context(), from.Repo, []string{first}))
 	has(t, to, true, first)
 	has(t, to, false, secret)
+}
+
+// TestPacksAreLinkedTogether or not at all: a part of them would look like the whole for ever, because
+// what is there is not brought again.
+func TestPacksAreLinkedTogether(t *testing.T) {
+	t.Parallel()
+	for _, goes := range []string{".pack", ".idx"} { // as the other's housekeeping takes them away
+		s := gittest.Store(t)
+		from, to := maintained(t, s, 1), maintained(t, s, 2)
+		w := gittest.NewWork(t)
+		first := w.Commit("a", "1")
+		gittest.Fill(t, from.Repo, w.Pack("main"))
+		packs, err := filepath.Glob(filepath.Join(from.Path, "objects/pack/*"+goes))
+		must(t, err)
+		tip := w.Commit("a", "2")
+		gittest.Fill(t, from.Repo, w.Pack("main", "^"+first))
+		must(t, errors.Join(os.Rename(packs[0], packs[0]+".away"), os.Mkdir(packs[0], 0o755)))
+		if err := to.Share(t.Context(), from.Repo, []string{tip}); !errors.Is(err, repository.ErrBroken) {
+			t.Errorf("without a %s: %v", goes, err)
+		}
+		gittest.Untouched(t, to.Repo)
+		must(t, errors.Join(os.Remove(packs[0]), os.Rename(packs[0]+".away", packs[0])))
+		must(t, to.Share(t.Context(), from.Repo, []string{tip}))
+		set(t, to, tip)
+		gittest.Fsck(t, to.Path)
+	}
+}
+
+// TestACopyHasABound: nothing stays of one that would take more.
+func TestACopyHasABound(t *testing.T) {
+	t.Parallel()
+	s := gittest.Store(t)
+	from, to := maintained(t, s, 1), maintained(t, s, 2)
+	w := gittest.NewWork(t)
+	id := w.Commit("a", gittest.Noise(3<<20))
+	gittest.Fill(t, from.Repo, w.Pack("main"))
+	err := to.Copy(t.Context(), from.Repo, []string{id}, 1<<20)
+	if limit, _ := repository.LimitReached(err); limit != "size" {
+		t.Errorf("a copy of 3 MiB for 1 MiB: %v", err)
+	}
+	gittest.Untouched(t, to.Repo)
+	if left, err := os.ReadDir(filepath.Join(to.Path, "objects/pack")); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+	must(t, to.Copy(t.Context(), from.Repo, []string{id}, 4<<20))
+	has(t, to, true, id)
 }
 
 // TestHalfAHistoryIsNotNamed: what is there without all that it links to is neither shared nor
@@ -305,7 +351,7 @@ func TestHalfAHistoryIsNotNamed(t *testing.T) {
 	// As if a part had been lost: git checks what we take.
 	gittest.Input(t, half.Path, w.PackOf(id), "unpack-objects", "-q")
 	has(t, half, true, id)
-	if err := other.Share(t.Context(), half.Repo, []string{id}, true); !errors.Is(err, repository.ErrBroken) {
+	if err := other.Share(t.Context(), half.Repo, []string{id}); !errors.Is(err, repository.ErrBroken) {
 		t.Errorf("shared: %v", err)
 	}
 	if err := half.SetRefs(t.Context(), refs{"refs/heads/main": id}, nil, ""); !errors.Is(err, repository.ErrBroken) {
@@ -392,6 +438,53 @@ func TestWhatALargePackHidesGoesToo(t *testing.T) {
 	must(t, r.Gc(t.Context()))
 	has(t, r, false, secret)
 	gittest.Fsck(t, r.Path)
+}
+
+// TestLargePacksDoNotCount among many packs: they stay as they are, so that housekeeping would be due
+// again as soon as it has ended.
+func TestLargePacksDoNotCount(t *testing.T) {
+	r, _ := begin(t)
+	must(t, os.MkdirAll(filepath.Join(r.Path, "objects/pack"), 0o755))
+	for i := range 60 {
+		name := filepath.Join(r.Path, fmt.Sprintf("objects/pack/pack-%040d", i))
+		must(t, errors.Join(os.WriteFile(name+".pack", nil, 0o644), os.Truncate(name+".pack", 16<<20), os.WriteFile(name+".idx", nil, 0o444)))
+	}
+	if due, err := r.NeedsGc(time.Now()); err != nil || due {
+		t.Errorf("housekeeping is due: %v, %v", due, err)
+	}
+}
+
+// TestPacksWithoutIndex, which a git that was killed has left, keep no housekeeping from its work.
+func TestPacksWithoutIndex(t *testing.T) {
+	r, w := begin(t)
+	id := w.Commit("a", "a")
+	gittest.Fill(t, r.Repo, w.Pack("main"))
+	set(t, r, id)
+	must(t, r.Gc(t.Context()))
+	other := w.Commit("a", "aa")
+	gittest.Fill(t, r.Repo, w.Pack("main", "^"+id))
+	indexes, err := filepath.Glob(filepath.Join(r.Path, "objects/pack/*.idx"))
+	must(t, err)
+	for _, index := range indexes {
+		must(t, os.Remove(index))
+	}
+	none := filepath.Join(r.Path, "objects/pack/pack-"+strings.Repeat("1", 40))
+	must(t, errors.Join(os.WriteFile(none+".pack", []byte("PACK"), 0o444), os.WriteFile(none+".rev", nil, 0o444)))
+	has(t, r, false, id, other)
+	must(t, r.Gc(t.Context()))
+	has(t, r, true, id, other)
+	gittest.Fsck(t, r.Path)
+	for _, name := range files(t, filepath.Join(r.Path, "objects/pack")) {
+		if strings.HasPrefix(name, filepath.Base(none)) {
+			t.Errorf("%s is there", name)
+		}
+	}
+	old := time.Now().Add(-48 * time.Hour)
+	must(t, os.WriteFile(none+".pack", []byte("PACK"), 0o444))
+	must(t, os.Chtimes(filepath.Join(r.Path, "objects/pack"), old, old))
+	if due, err := r.NeedsGc(time.Now().Add(25 * time.Hour)); err != nil || !due {
+		t.Errorf("housekeeping is due: %v, %v", due, err)
+	}
 }
 
 // TestHousekeepingOnAFullDiskLeavesNothing, though it is tried again and again. Not parallel:

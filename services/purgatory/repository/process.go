@@ -345,10 +345,29 @@ var limits = []struct{ words, limit string }{
 
 // LimitReached reports whether a git command failed on one of its limits, and on which.
 func LimitReached(err error) (limit string, reached bool) {
+	died := diedOf(err)
 	for _, l := range limits {
-		if says(err, l.words) {
+		if says(err, l.words) || died == l.words {
 			return l.limit, true
 		}
 	}
 	return "", false
+}
+
+// diedOf is what git would say of a command that was killed by a signal, if it had started that; "": it
+// was not killed.
+func diedOf(err error) string {
+	failure, ok := errors.AsType[*Error](err)
+	if !ok {
+		return ""
+	}
+	exit, ok := errors.AsType[*exec.ExitError](failure.Err)
+	if !ok {
+		return ""
+	}
+	status, ok := exit.Sys().(syscall.WaitStatus)
+	if !ok || !status.Signaled() {
+		return ""
+	}
+	return fmt.Sprintf("died of signal %d", status.Signal())
 }

@@ -347,7 +347,7 @@ func TestNothingIsWrittenAfterTheLease(t *testing.T) {
 		"a reference":  func() error { return before.SetRef(ctx, "refs/tags/x", first) },
 		"a deletion":   func() error { return before.DeleteRef(ctx, "refs/heads/main") },
 		"housekeeping": func() error { return before.Gc(ctx) },
-		"sharing":      func() error { return before.Share(ctx, other.Repo, []string{third}, true) },
+		"sharing":      func() error { return before.Share(ctx, other.Repo, []string{third}) },
 		"a sweep":      before.Sweep,
 		"removal":      func() error { return before.Remove(ctx) },
 		"a note":       func() error { return before.SetWaiting([]repository.WaitingPush{{Event: "e"}}) },
