@@ -234,6 +234,17 @@ func TestPrivateMember(t *testing.T) {
 			t.Errorf("%s: %d, want %d", path, status, want)
 		}
 	}
+	for _, target := range []string{"//" + p.addr + root + "/info/refs", "/" + p.member.Npub + "/a/b.git/info/refs"} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+p.addr, nil)
+		must(t, err)
+		r.URL.Opaque = target // a whole URL, as proxies are asked; and an identifier that is not encoded
+		r.Header.Set("Authorization", everywhere)
+		resp, err := http.DefaultTransport.RoundTrip(r)
+		must(t, err)
+		if resp.Body.Close(); resp.StatusCode != http.StatusUnauthorized {
+			t.Errorf("the proof for the front page at %s: %s", target, resp.Status)
+		}
+	}
 	if _, got := p.dump(t, "GET", "/.well-known/nostr.json?path="+p.member.Npub+"/secret.git", everywhere, "x"); strings.Contains(got, "30617") {
 		t.Errorf("names of repositories: %s", got)
 	}

@@ -82,7 +82,11 @@ func (g *Guard) isMember(r *http.Request, now time.Time) bool {
 	if err != nil || ev.UnmarshalJSON(data) != nil {
 		return false
 	}
-	return ev.Kind == gonostr.KindHTTPAuth && only(ev, "u") == g.Origin+Root(r.RequestURI, g.Base) &&
+	root := Root(r.RequestURI, g.Base)
+	if _, err := nostr.ParseRepositoryPath(r.URL.EscapedPath()); err == nil && root == g.Base+"/" {
+		return false // in this form no proof names a repository, and the proof for all else must not open it
+	}
+	return ev.Kind == gonostr.KindHTTPAuth && only(ev, "u") == g.Origin+root &&
 		only(ev, "method") == http.MethodGet && ev.CreatedAt.Time().Sub(now).Abs() <= window &&
 		nostr.HasID(ev) && nostr.Signed(ev) && g.Circle.Has(ev.PubKey)
 }
