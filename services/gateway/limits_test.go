@@ -38,12 +38,13 @@ func TestIngestLearnsWhoSubmitted(t *testing.T) {
 
 func TestSubscriptionsOfAClient(t *testing.T) {
 	t.Parallel()
-	sys := startWithin(t, func(b *relay.Bounds) { b.MaxSubscriptionsPerIP = 3 }, "--trusted-proxies=127.0.0.1")
+	sys := startWithin(t, func(b *relay.Bounds) { b.MaxOpenFiltersPerIP = 3 }, "--trusted-proxies=127.0.0.1")
 	first, second, other := sys.from(t, "192.0.2.1"), sys.from(t, "192.0.2.1"), sys.from(t, "192.0.2.2")
 	for i, c := range []*client{first, first, second} {
 		c.hears(`["EOSE","`, `["REQ","%d",{"limit":0}]`, i)
 	}
-	second.hears(`["CLOSED","x","rate-limited: at most 3 subscriptions from one address; close some"]`, `["REQ","x",{"limit":0}]`)
+	second.hears(`["CLOSED","x","rate-limited: at most 3 open filters from one address; close some subscriptions"]`, `["REQ","x",{"limit":0}]`)
+	other.hears(`["CLOSED","x","rate-limited: at most 3 open filters`, `["REQ","x",{"limit":0},{"limit":0},{"limit":0},{"limit":0}]`)
 	other.hears(`["EOSE","x"]`, `["REQ","x",{"limit":0}]`)
 	first.ws.CloseNow()
 	eventually(t, "what a connection held is given back", func() bool {

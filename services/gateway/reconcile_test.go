@@ -161,7 +161,7 @@ func without(events, others []*nostr.Event) (ids []string) {
 func TestReconcileRefusals(t *testing.T) {
 	t.Parallel()
 	sys := startWithin(t, func(b *relay.Bounds) {
-		b.MaxReconciledEvents, b.MaxSubscriptionsPerIP, b.MaxFilterSteps = 1000, 4, 50_000
+		b.MaxReconciledEvents, b.MaxOpenFiltersPerIP, b.MaxFilterSteps = 1000, 4, 50_000
 	})
 	var events []*nostr.Event
 	for n := range 1_001 {
@@ -191,7 +191,7 @@ func TestReconcileRefusals(t *testing.T) {
 		["NEG-OPEN","u",{"kinds":[2]},"61"]           | ["NEG-MSG","u","61"]`)
 	other := sys.dial(t)
 	other.hears(`["NEG-MSG","s","61"]`, `["NEG-OPEN","s",{"kinds":[2]},"61"]`)
-	other.hears(`["NEG-ERR","t","blocked: at most 4 subscriptions from one address`, `["NEG-OPEN","t",{"kinds":[2]},"61"]`)
+	other.hears(`["NEG-ERR","t","blocked: at most 4 open filters from one address`, `["NEG-OPEN","t",{"kinds":[2]},"61"]`)
 	c.say(`["NEG-CLOSE","t"]`)
 	c.say(`["NEG-CLOSE","u"]`)
 	refused(`["NEG-MSG","t","61"] | ["NEG-ERR","t","closed: there is no session`)

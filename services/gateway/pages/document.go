@@ -59,9 +59,9 @@ func document(s config.Settings, limits relay.Limits, owner, icon string) map[st
 			"max_reconciled_events":              limits.MaxReconciledEvents,
 			"max_events_per_minute":              limits.EventsPerMinute, // from one connection
 			"max_events_per_minute_per_ip":       limits.EventsPerMinutePerIP,
-			"max_subscriptions_per_ip":           limits.MaxSubscriptionsPerIP, // and sessions of NIP-77
-			"max_kept_bytes_per_ip":              limits.ClientBytesPerIP,      // of these, and events that wait
-			"max_git_requests_per_ip":            limits.GitRequestsPerIP,      // at once
+			"max_open_filters_per_ip":            limits.MaxOpenFiltersPerIP, // of subscriptions, and sessions of NIP-77
+			"max_kept_bytes_per_ip":              limits.ClientBytesPerIP,    // of these, and events that wait
+			"max_git_requests_per_ip":            limits.GitRequestsPerIP,    // at once
 			"max_git_requests_per_minute_per_ip": limits.GitRequestsPerMinute,
 			"max_push_bytes":                     s.MaxPushBytes, // of one push
 			"max_event_bytes":                    s.LargestEvent, // of a kind without a bound of its own

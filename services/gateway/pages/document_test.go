@@ -67,7 +67,7 @@ func TestDocument(t *testing.T) {
 		}
 	}
 	for limit := range strings.FieldsSeq(`max_connections max_connections_per_ip max_event_tags max_http_connections_per_ip
-		max_events_per_minute_per_ip max_subscriptions_per_ip max_reconciled_events max_git_requests_per_ip
+		max_events_per_minute_per_ip max_open_filters_per_ip max_reconciled_events max_git_requests_per_ip
 		max_git_requests_per_minute_per_ip max_push_bytes max_kept_bytes_per_ip`) {
 		if n, _ := limitation[limit].(float64); n <= 0 {
 			t.Errorf("%s is %v", limit, n)

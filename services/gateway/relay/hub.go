@@ -151,7 +151,7 @@ func (h *hub) deliver(r eventdb.Record) {
 	defer h.mu.RUnlock()
 	for k := range met {
 		for e := range h.named[k] {
-			if e.to.last < h.delivered && matches(e.filter, ev, met) {
+			if e.to.last < h.delivered && matches(&e.filter, ev, met) {
 				e.to.last = h.delivered
 				e.to.deliver(r)
 			}
@@ -159,14 +159,15 @@ func (h *hub) deliver(r eventdb.Record) {
 	}
 }
 
-// matches is nostr.Filter.Matches for an event with very many tags: met has the keys of its tags.
-func matches(f nostr.Filter, ev *nostr.Event, met map[key]struct{}) bool {
-	tags := f.Tags
-	f.Tags = nil
-	if !f.Matches(ev) {
+// matches is nostr.Filter.Matches for an event with very many tags, met by very many filters: met has
+// the keys of its tags, and what costs least is compared first.
+func matches(f *nostr.Filter, ev *nostr.Event, met map[key]struct{}) bool {
+	if f.Since != nil && ev.CreatedAt < *f.Since || f.Until != nil && ev.CreatedAt > *f.Until ||
+		f.Kinds != nil && !slices.Contains(f.Kinds, ev.Kind) || f.IDs != nil && !slices.Contains(f.IDs, ev.ID) ||
+		f.Authors != nil && !slices.Contains(f.Authors, ev.PubKey) {
 		return false
 	}
-	for name, values := range tags {
+	for name, values := range f.Tags {
 		if values != nil && !slices.ContainsFunc(values, func(v string) bool {
 			_, has := met[key{condition: "#" + name, value: v}]
 			return has

@@ -17,18 +17,18 @@ type Limits struct {
 // Bounds are the limits that no operator sets. "IP" is an IPv4 address or the /64 of an IPv6
 // address.
 type Bounds struct {
-	MaxSubscriptionsPerIP int           // and sessions of NIP-77
-	MaxFilters            int           // of a subscription
-	MaxFilterValues       int           // of a filter
-	MaxFilterSteps        int           // looked at in the index for a filter
-	ClientBytes           int64         // kept for all clients: filters, sessions, events that wait
-	ClientBytesPerIP      int64         // and for one address
-	MaxReconciledEvents   int           // of a session of NIP-77
-	MaxMessageBytes       int64         // of a message of a client
-	MessageTime           time.Duration // that a message may take to come
-	MaxLimit              int           // of a filter, unless NGIT_RELAY_FILTER_LIMIT says otherwise
-	DefaultLimit          int           // of a filter that names none, unless that setting says otherwise
-	EventTimeout          time.Duration // until a client hears that there was no decision on its event
+	MaxOpenFiltersPerIP int           // of subscriptions, and sessions of NIP-77
+	MaxFilters          int           // of a subscription
+	MaxFilterValues     int           // of a filter
+	MaxFilterSteps      int           // looked at in the index for a filter
+	ClientBytes         int64         // kept for all clients: filters, sessions, events that wait
+	ClientBytesPerIP    int64         // and for one address
+	MaxReconciledEvents int           // of a session of NIP-77
+	MaxMessageBytes     int64         // of a message of a client
+	MessageTime         time.Duration // that a message may take to come
+	MaxLimit            int           // of a filter, unless NGIT_RELAY_FILTER_LIMIT says otherwise
+	DefaultLimit        int           // of a filter that names none, unless that setting says otherwise
+	EventTimeout        time.Duration // until a client hears that there was no decision on its event
 
 	OtherConnections      int           // for git and pages, beside WebSockets
 	OtherConnectionsPerIP int           // of them
@@ -41,7 +41,7 @@ type Bounds struct {
 
 // DefaultBounds are those of a running service.
 var DefaultBounds = Bounds{
-	MaxSubscriptionsPerIP: 4000, MaxFilters: 20, MaxFilterValues: 8192, MaxFilterSteps: 2_000_000,
+	MaxOpenFiltersPerIP: 8000, MaxFilters: 20, MaxFilterValues: 8192, MaxFilterSteps: 2_000_000,
 	ClientBytes: 512 << 20, ClientBytesPerIP: 64 << 20, MaxReconciledEvents: 250_000,
 	MaxMessageBytes: 1 << 20, MessageTime: time.Minute, MaxLimit: 5000, DefaultLimit: 500,
 	EventTimeout: testonly.Duration("EVENT_TIMEOUT", 10*time.Second),

@@ -108,7 +108,7 @@ type Relay struct {
 	// What clients share, by address.
 	events    *limit.Rates
 	inbound   *limit.Fair // bytes of large messages until they are handled
-	questions *limit.Fair // open subscriptions and sessions, and counts that wait
+	filters   *limit.Fair // of open subscriptions and sessions, and of counts that wait
 	gathering *limit.Fair // counts and sets of NIP-77 that are being made: each keeps many ids
 	memory    *limit.Fair // bytes of filters, sets of sessions, and events that wait for readers
 
@@ -131,7 +131,7 @@ func New(o Options) *Relay {
 		frames:      reconcile.LimitsFor(o.Limits.MaxMessageBytes),
 		events:      limit.NewRates(o.Limits.EventsPerMinutePerIP, time.Minute),
 		inbound:     limit.NewFair(allInbound, allInbound/4),
-		questions:   limit.NewFair(math.MaxInt64, int64(o.Limits.MaxSubscriptionsPerIP)),
+		filters:     limit.NewFair(math.MaxInt64, int64(o.Limits.MaxOpenFiltersPerIP)),
 		gathering:   limit.NewFair(processors, processors),
 		memory:      limit.NewFair(o.Limits.ClientBytes, o.Limits.ClientBytesPerIP),
 		connections: map[*connection]struct{}{},

@@ -45,7 +45,7 @@ func connect(t *testing.T, set ...func(*Relay)) *bench {
 	r := New(Options{
 		Limits: Limits{config.Front{MaxSubscriptions: 10, EventsPerMinute: 10, EventsPerMinutePerIP: 10}, Bounds{
 			MaxFilters: 10, MaxFilterValues: 10, MaxMessageBytes: 10_000, MaxLimit: 100, DefaultLimit: 100,
-			MaxFilterSteps: 100, EventTimeout: 10 * time.Second, MaxSubscriptionsPerIP: 10, ClientBytes: 1 << 20,
+			MaxFilterSteps: 100, EventTimeout: 10 * time.Second, MaxOpenFiltersPerIP: 10, ClientBytes: 1 << 20,
 			ClientBytesPerIP: 1 << 20, MessageTime: time.Minute,
 		}},
 		Circle: everyone{}, Index: b.index, Connections: connections, Work: limit.NewFair(1, 1),

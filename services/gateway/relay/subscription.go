@@ -56,10 +56,10 @@ func (c *connection) ask(m message) *question {
 // afford makes room for a subscription, a session or a count. An error says to the client why there
 // is none.
 func (c *connection) afford(m message) (back func(), err error) {
-	one, err := c.relay.questions.Try(c.client, 1)
+	open, err := c.relay.filters.Try(c.client, int64(len(m.filters)))
 	if err != nil {
-		return nil, fmt.Errorf("rate-limited: at most %d subscriptions from one address; close some",
-			c.relay.Limits.MaxSubscriptionsPerIP)
+		return nil, fmt.Errorf("rate-limited: at most %d open filters from one address; close some subscriptions",
+			c.relay.Limits.MaxOpenFiltersPerIP)
 	}
 	size := m.size + openQuestion
 	for _, f := range m.filters {
@@ -67,10 +67,10 @@ func (c *connection) afford(m message) (back func(), err error) {
 	}
 	forget, err := c.keep(size)
 	if err != nil {
-		one()
+		open()
 		return nil, errors.New(c.relay.why(err))
 	}
-	return func() { one(); forget() }, nil
+	return func() { open(); forget() }, nil
 }
 
 // drop ends the question with this name, if there is one.
