@@ -294,6 +294,7 @@ func (s *story) step(n int) {
 		{2, func() { s.deleteStates(s.identifier()) }},
 		{5, func() { s.ban() }},
 		{5, func() { s.resend() }},
+		{4, func() { s.age(s.identifier()) }},
 		{10, func() { s.changeServer() }},
 		{14, func() { s.disturb() }},
 	}

@@ -40,6 +40,7 @@ type push struct {
 	owner, identifier string
 	event             *published
 	acknowledged      bool
+	aged              bool // housekeeping may have removed since what nothing reaches
 }
 
 func tag(ev *nostr.Event, name string) string {
@@ -196,7 +197,7 @@ func (m *model) object(ev *published, id, owner, identifier string) fate {
 		if p.identifier != identifier || !slices.ContainsFunc(pushed, func(tip string) bool { return m.u.reaches(tip, id) }) {
 			continue
 		}
-		here := p.owner == owner && p.acknowledged && slices.Contains(pushed, id)
+		here := p.owner == owner && p.acknowledged && !p.aged && slices.Contains(pushed, id)
 		if here && (p.event == ev || ev.Kind == 30618 && p.event.Kind == 30618) {
 			return alive
 		}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -384,6 +386,25 @@ func (s *story) remark() {
 	}
 	s.submit(fmt.Sprintf("%s about %s's %s", what, s.names[owner.PubKey], identifier),
 		pick(s, s.people).At(s.at()).Sign(kind, fmt.Sprint(s.dice.Uint64()), owner.Repo(identifier)))
+}
+
+// age makes what lies in the repositories of an identifier two days old, so that housekeeping is due after
+// the next look and removes what nothing reaches.
+func (s *story) age(identifier string) {
+	s.say("two days pass in %s", identifier)
+	s.mu.Lock()
+	for i := range s.m.pushed {
+		s.m.pushed[i].aged = s.m.pushed[i].aged || s.m.pushed[i].identifier == identifier
+	}
+	s.mu.Unlock()
+	old := time.Now().Add(-48 * time.Hour)
+	for _, part := range []string{"config", "last-gc", "objects/pack/*"} {
+		found, err := filepath.Glob(filepath.Join(s.volume, "npub*", identifier+".git", part))
+		must(s.t, err)
+		for _, path := range found {
+			_ = os.Chtimes(path, old, old) // it may go meanwhile
+		}
+	}
 }
 
 // resend publishes something again that was published before.
