@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"tendril.dev/lib/backoff"
 	"tendril.dev/proto"
 )
 
@@ -63,10 +64,8 @@ func (w *waiting) until(ctx context.Context, do func(ctx context.Context) error,
 			w.log.Warn("waiting for the bus", "error", err)
 		}
 		w.tell(err.Error())
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(attemptPause):
+		if err := backoff.Sleep(ctx, attemptPause); err != nil {
+			return err
 		}
 	}
 }

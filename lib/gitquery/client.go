@@ -19,6 +19,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 
+	"tendril.dev/lib/backoff"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/testonly"
 	"tendril.dev/proto"
@@ -178,9 +179,7 @@ func (c Client) ask(ctx context.Context, shard string, verb proto.RepoVerb, ques
 		if !errors.Is(err, ErrNoWorker) && !errors.Is(err, ErrMoved) && !errors.Is(err, ErrBusy) {
 			return err
 		}
-		select {
-		case <-time.After(askAgain):
-		case <-patience.Done():
+		if backoff.Sleep(patience, askAgain) != nil {
 			return err
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"tendril.dev/lib/backoff"
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/nostr"
@@ -72,9 +73,7 @@ const lagWait = 250 * time.Millisecond
 func Serve(ctx context.Context, x *Index, conn *nats.Conn, log *slog.Logger) error {
 	for err := x.CatchUp(ctx); err != nil; err = x.CatchUp(ctx) {
 		log.Debug("the index is not ready to be asked", "error", err)
-		select {
-		case <-time.After(lagWait):
-		case <-ctx.Done():
+		if backoff.Sleep(ctx, lagWait) != nil {
 			return nil
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"tendril.dev/lib/backoff"
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
@@ -224,7 +225,7 @@ func (r *Remote) ask(ctx context.Context, q proto.EventsQuery) (a proto.EventsAn
 
 // retry tries until there is no error, the question is refused, or ctx ends.
 func retry(ctx context.Context, try func(context.Context) error) error {
-	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+	for failures := 1; ; failures++ {
 		err := try(ctx)
 		if err != nil && ctx.Err() != nil {
 			return errors.Join(context.Cause(ctx), err)
@@ -233,12 +234,10 @@ func retry(ctx context.Context, try func(context.Context) error) error {
 			return err
 		}
 		if errors.Is(err, errBehind) {
-			pause = firstPause // another may not be
+			failures = 1 // another may not be
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return errors.Join(context.Cause(ctx), err)
+		if stopped := backoff.Sleep(ctx, backoff.After(failures, firstPause, longestPause)); stopped != nil {
+			return errors.Join(stopped, err)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"tendril.dev/lib/backoff"
 	"tendril.dev/lib/claim"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
@@ -109,8 +110,8 @@ func (v *dailyVisits) visit(ctx context.Context, what session.Wanted) {
 	daily := !v.state.NextDaily.After(now)
 	v.state.LastConnected, v.state.Further, v.state.Worker, v.state.Rules = now, true, v.Worker, v.Hash
 	if err != nil {
-		v.state.NextAttempt = now.Add(min(revisitFirst<<min(v.state.Failures, 6), revisitMost))
 		v.state.Failures, v.state.LastError = v.state.Failures+1, err.Error()
+		v.state.NextAttempt = now.Add(backoff.After(v.state.Failures, revisitFirst, revisitMost))
 		v.log.Debug("a visit of a relay has failed", "url", v.state.URL, "again", v.state.NextAttempt, "error", err)
 	} else {
 		v.state.Failures, v.state.LastError, v.state.NextAttempt = 0, "", now.Add(visitPause)

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"tendril.dev/lib/backoff"
 )
 
 // NotFound reports whether git says that a server has no such repository.
@@ -72,10 +74,8 @@ func runWith(ctx context.Context, dir, input string, args ...string) (string, er
 		if try == busyTries || !busy {
 			return out.String(), cmp.Or(ctx.Err(), fmt.Errorf("git %s: %s", args[0], text))
 		}
-		select {
-		case <-time.After(busyPause):
-		case <-ctx.Done():
-			return out.String(), ctx.Err()
+		if err := backoff.Sleep(ctx, busyPause); err != nil {
+			return out.String(), err
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"tendril.dev/lib/backoff"
 	"tendril.dev/lib/bans"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
@@ -66,10 +67,8 @@ func (c *courier) RoundTrip(r *http.Request) (*http.Response, error) {
 			}
 			failure = err
 		}
-		select {
-		case <-r.Context().Done():
-			return nil, context.Cause(r.Context())
-		case <-time.After(retryPause):
+		if err := backoff.Sleep(r.Context(), retryPause); err != nil {
+			return nil, err
 		}
 		if time.Now().After(end) {
 			return nil, failure

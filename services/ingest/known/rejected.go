@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"tendril.dev/lib/backoff"
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/obs"
@@ -238,7 +239,7 @@ func (x *Rejected) isOver(e *entry, now time.Time) bool {
 	}
 	lasts := x.maxAge
 	if e.expired > 0 {
-		lasts = min(lasts, day<<min(e.expired-1, 3), 7*day)
+		lasts = min(lasts, backoff.After(int(e.expired), day, 7*day))
 	}
 	return now.Sub(e.at) >= lasts
 }

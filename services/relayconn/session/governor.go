@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"tendril.dev/lib/backoff"
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/services/relayconn/wire"
@@ -206,14 +207,8 @@ func (g *governor) heard(a openItem, now time.Time) {
 func (g *governor) chargeUseless(ctx context.Context) error { return slowDown(ctx, g.useless) }
 
 func slowDown(ctx context.Context, limiter *rate.Limiter) error {
-	wait := limiter.Reserve().Delay()
-	if wait == 0 {
-		return nil
-	}
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(wait):
+	if wait := limiter.Reserve().Delay(); wait > 0 {
+		return backoff.Sleep(ctx, wait)
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"tendril.dev/lib/backoff"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
@@ -353,8 +354,8 @@ func (h *history) ended(b *batch, now time.Time) (confirmed bool) {
 
 // fail has a batch tried again later.
 func (b *batch) fail(now time.Time) {
-	b.state, b.at = failed, now.Add(min(retryFirst<<min(b.failures, 5), retryMost))
 	b.failures++
+	b.state, b.at = failed, now.Add(backoff.After(b.failures, retryFirst, retryMost))
 	b.release(false)
 }
 

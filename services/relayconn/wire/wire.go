@@ -19,6 +19,7 @@ import (
 	"github.com/nbd-wtf/go-nostr/nip77"
 	"golang.org/x/sync/semaphore"
 
+	"tendril.dev/lib/backoff"
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/nostr"
 )
@@ -254,12 +255,7 @@ func (c *Conn) send(m json.Marshaler) {
 // KeepAlive pings until ctx ends; a relay that does not answer, and says nothing else either, is
 // gone.
 func (c *Conn) KeepAlive(ctx context.Context) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(pingEvery):
-		}
+	for backoff.Sleep(ctx, pingEvery) == nil {
 		before := c.count.Load()
 		ping, cancel := context.WithTimeout(ctx, pingEvery)
 		err := c.ws.Ping(ping)
@@ -269,4 +265,5 @@ func (c *Conn) KeepAlive(ctx context.Context) error {
 			return fmt.Errorf("ping relay: %w", err)
 		}
 	}
+	return nil
 }
