@@ -113,7 +113,10 @@ func hasStream(ctx context.Context, b *bus.Bus, name string) error {
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return fmt.Errorf("NATS at %s has no streams of Tendril: none has run with it", bus.Redacted(b.Conn.ConnectedUrl()))
 	}
-	return err
+	if err != nil {
+		return fmt.Errorf("look for stream %s: %w", name, err)
+	}
+	return nil
 }
 
 var discard = slog.New(slog.DiscardHandler)

@@ -128,7 +128,7 @@ const none = "none"
 func look(r *reader) (*report, error) {
 	progress, err := r.Conn.SubscribeSync(proto.SubjectProgress)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("listen to what the processes tell: %w", err)
 	}
 	defer progress.Unsubscribe()
 	hearing, cancel := context.WithTimeout(r.ctx, tellEvery)

@@ -93,7 +93,7 @@ func (r reader) get(key []byte) (value []byte, found bool, err error) {
 		return nil, false, nil
 	}
 	if err != nil {
-		return nil, false, err
+		return nil, false, fmt.Errorf("read the index: %w", err)
 	}
 	return slices.Clone(value), true, closer.Close()
 }

@@ -312,7 +312,7 @@ func (m *Import) pass(ctx context.Context, order int8) error {
 			}
 		}
 		if err != nil {
-			stop(err)
+			stop(fmt.Errorf("offer the event of line %d: %w", r.line, err))
 		}
 	}
 	out.Wait()

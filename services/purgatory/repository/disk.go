@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -43,10 +44,11 @@ func (l *Locked) Ensure(ctx context.Context) error {
 	return l.own()
 }
 
-func (r *Repo) ensure(ctx context.Context, mayWrite func(context.Context) error) error {
+func (r *Repo) ensure(ctx context.Context, mayWrite func(context.Context) error) (err error) {
 	if r.Exists() {
 		return nil
 	}
+	defer doing("make the repository", &err)
 	temporary, err := os.MkdirTemp(filepath.Join(r.Store.Root, newFolder), "init-")
 	if err != nil {
 		return err
@@ -80,7 +82,8 @@ func (r *Repo) ensure(ctx context.Context, mayWrite func(context.Context) error)
 
 // Remove takes the repository away: out of sight at once, then off the disk. One that is not there
 // is no error.
-func (l *Locked) Remove(ctx context.Context) error {
+func (l *Locked) Remove(ctx context.Context) (err error) {
+	defer doing("remove the repository", &err)
 	if err := l.MayWrite(ctx); err != nil {
 		return err
 	}
@@ -100,8 +103,9 @@ func (l *Locked) Remove(ctx context.Context) error {
 // which no reader sees, and lock files, which would keep references from changing for ever. A push
 // in quarantine and a lock are left over at any age: the caller is the only writer. What a fetch
 // could have made that runs beside it is left alone.
-func (l *Locked) Sweep() error {
-	err := l.MayWrite(context.Background())
+func (l *Locked) Sweep() (err error) {
+	defer doing("remove what killed processes left", &err)
+	err = l.MayWrite(context.Background())
 	for _, folder := range []string{".", "objects", "objects/pack"} {
 		if err == nil {
 			err = l.sweepFolder(folder, staleFolder)
@@ -183,6 +187,13 @@ func ignoreGone(err error) error {
 	return err
 }
 
+// doing says of an error what was being done.
+func doing(what string, err *error) {
+	if *err != nil {
+		*err = fmt.Errorf("%s: %w", what, *err)
+	}
+}
+
 // writeDurably replaces a small file, at once and on the disk.
 func writeDurably(path, content string) error {
 	f, err := os.CreateTemp(filepath.Dir(path), smallPrefix)
@@ -207,15 +218,15 @@ var fsync = (*os.File).Sync
 func syncPaths(paths ...string) error {
 	for _, path := range paths {
 		f, err := os.Open(path)
+		if err == nil {
+			err = fsync(f)
+			if errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENOTSUP) {
+				err = nil // a file system that cannot do it for folders
+			}
+			err = errors.Join(err, f.Close())
+		}
 		if err != nil {
-			return err
-		}
-		err = fsync(f)
-		if errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENOTSUP) {
-			err = nil // a file system that cannot do it for folders
-		}
-		if err := errors.Join(err, f.Close()); err != nil {
-			return err
+			return fmt.Errorf("put %s to the disk: %w", filepath.Base(path), err)
 		}
 	}
 	return nil

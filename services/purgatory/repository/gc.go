@@ -69,6 +69,7 @@ func (r *Repo) Moved() (time.Time, error) { return newest(r.in("refs")) }
 
 // newest is when the files were written, or when anything came or went below the folders.
 func newest(roots ...string) (at time.Time, err error) {
+	defer doing("look when the repository has changed", &err)
 	for _, root := range roots {
 		err = errors.Join(err, filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 			if err != nil || !entry.IsDir() && path != root {

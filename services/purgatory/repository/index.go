@@ -118,7 +118,8 @@ func (x packIndex) endOfSent(pack io.Reader) (int64, error) {
 }
 
 // countObjects reads from the index of a pack how many objects there are.
-func countObjects(index string) (int, error) {
+func countObjects(index string) (objects int, err error) {
+	defer doing("count the objects of a pack", &err)
 	f, err := os.Open(index)
 	if err != nil {
 		return 0, err

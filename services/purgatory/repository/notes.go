@@ -34,7 +34,8 @@ const (
 )
 
 // note writes a note durably, or removes it.
-func note(path string, value any, keep bool) error {
+func note(path string, value any, keep bool) (err error) {
+	defer doing("note "+filepath.Base(path), &err)
 	if !keep {
 		if err := os.Remove(path); err != nil {
 			return ignoreGone(err)
@@ -62,7 +63,10 @@ func noted(path string, value any) error {
 	if err == nil {
 		_ = json.Unmarshal(content, value)
 	}
-	return ignoreGone(err)
+	if err = ignoreGone(err); err != nil {
+		return fmt.Errorf("read what is noted in %s: %w", filepath.Base(path), err)
+	}
+	return nil
 }
 
 // IsArchive reports whether the repository is marked as an archive.

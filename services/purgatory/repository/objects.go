@@ -99,7 +99,10 @@ func (r *Repo) HasObjects() (bool, error) {
 		return len(packs) > 0, err
 	}
 	folders, err := readDir(r.in("objects"))
-	return slices.ContainsFunc(folders, func(folder fs.DirEntry) bool { return len(folder.Name()) == 2 }), err
+	if err != nil {
+		return false, fmt.Errorf("look for objects: %w", err)
+	}
+	return slices.ContainsFunc(folders, func(folder fs.DirEntry) bool { return len(folder.Name()) == 2 }), nil
 }
 
 // Missing returns those of the object ids that are not in the repository, in the order given. It
@@ -160,11 +163,11 @@ func (l *Leased) Take(ctx context.Context, pack *Spool, wanted []string) error {
 		err = l.brings(ctx, quarantine, pack, came)
 	}
 	from, to := filepath.Join(quarantine, packFolder), l.in("objects", packFolder)
-	if err == nil {
-		err = os.MkdirAll(to, 0o755)
-	}
 	if err = cmp.Or(err, l.MayWrite(ctx)); err != nil {
 		return err
+	}
+	if err := os.MkdirAll(to, 0o755); err != nil {
+		return fmt.Errorf("take a pack out of quarantine: %w", err)
 	}
 	name := "pack-" + hash
 	for _, suffix := range packSuffixes {
@@ -199,7 +202,7 @@ func (l *Leased) quarantine(ctx context.Context, pack *Spool, by Command) (folde
 		err = os.Mkdir(filepath.Join(folder, packFolder), 0o755)
 	}
 	if err != nil {
-		return folder, "", err
+		return folder, "", fmt.Errorf("make a quarantine for a pack: %w", err)
 	}
 	index := l.writing("index-pack", "--stdin", "--fix-thin", "--strict="+strings.Join(forgive(""), ","), "--threads=2",
 		filepath.Join(folder, packFolder, "new.pack"))

@@ -133,11 +133,14 @@ func (r Refs) add(name, value string) {
 // Head is the branch that HEAD follows (its full name); "": it follows none.
 func (r *Repo) Head() (string, error) {
 	content, err := os.ReadFile(r.in("HEAD"))
+	if err != nil {
+		return "", fmt.Errorf("read which branch HEAD follows: %w", err)
+	}
 	branch, follows := strings.CutPrefix(strings.TrimSpace(string(content)), symbolicPrefix)
 	if !follows {
-		return "", err
+		return "", nil
 	}
-	return branch, err
+	return branch, nil
 }
 
 // IsNamed reports whether a reference that is a file, as nearly all are, names an object.
