@@ -33,8 +33,7 @@ func (db *DB) apply(recs []Record, upTo uint64) error {
 	if upTo <= done {
 		return nil
 	}
-	c := &change{db: db, batch: db.pebble.NewIndexedBatch()}
-	c.reader = reader{c.batch, db.keyFilter}
+	c := db.newChange()
 	defer c.batch.Close()
 	for _, r := range recs {
 		switch {
@@ -67,7 +66,58 @@ func (db *DB) apply(recs []Record, upTo uint64) error {
 		}
 	}
 	db.setSeq(upTo)
+	if c.rest {
+		db.takeRest()
+	}
 	return nil
+}
+
+// takeRest begins to take away, piece by piece, what is left of authors who have vanished, unless
+// that is under way. db.mu is held.
+func (db *DB) takeRest() {
+	if db.takes {
+		return
+	}
+	db.takes = true
+	db.taking.Go(func() {
+		for {
+			switch more, err := db.takePiece(); {
+			case err != nil:
+				db.fail(fmt.Errorf("take away what authors wrote who have vanished: %w", err), pebble.IsCorruptionError(err))
+				return
+			case !more:
+				return
+			}
+		}
+	})
+}
+
+// takePiece takes away a piece of that. more: there may be another.
+func (db *DB) takePiece() (more bool, err error) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	if db.closed.Load() {
+		return false, nil // the next start goes on
+	}
+	c := db.newChange()
+	defer c.batch.Close()
+	if err = c.takeRest(); err == nil {
+		err = c.hideNew()
+	}
+	if err == nil {
+		err = c.batch.Commit(pebble.NoSync)
+	}
+	h := *db.hidden.Load()
+	db.hidden.Store(&h) // what is shown is different, see [Moment]
+	db.takes = c.rest && err == nil
+	return db.takes, err
+}
+
+// newChange begins a change. db.mu is held.
+func (db *DB) newChange() *change {
+	c := &change{db: db, batch: db.pebble.NewIndexedBatch()}
+	c.reader = reader{c.batch, db.keyFilter}
+	return c
 }
 
 // change is what one call of apply does. It reads the index as the change leaves it.
@@ -78,6 +128,7 @@ type change struct {
 	stored []Record // events that the change brings, in the order of the log
 	left   []gone   // announcements that their authors have taken away
 	back   []string // addresses of announcements that have come back
+	rest   bool     // not all is taken away of an author who has vanished
 	key    []byte   // the room of the last key
 }
 

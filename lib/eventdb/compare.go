@@ -11,6 +11,13 @@ import (
 // log under the same rules and has applied the same sequence. The error is one of reading: files
 // may be damaged.
 func (db *DB) Compare(ctx context.Context, other *DB) (differing int, err error) {
+	for _, db := range []*DB{db, other} {
+		for more := true; more; {
+			if more, err = db.takePiece(); err != nil {
+				return 0, fmt.Errorf("compare indexes: %w", err)
+			}
+		}
+	}
 	ours, err := db.pebble.NewIterWithContext(ctx, nil)
 	if err != nil {
 		return 0, fmt.Errorf("compare indexes: %w", err)

@@ -75,7 +75,9 @@ type DB struct {
 
 	follower atomic.Pointer[bus.Follower]
 
-	mu          sync.Mutex // one writer; guards the next two too
+	mu          sync.Mutex // one writer; guards the next three too
+	takes       bool       // what is left of authors who have vanished is being taken away
+	taking      sync.WaitGroup
 	subscribers []func([]Record)
 	bans        Bans                   // nil: none
 	hidden      atomic.Pointer[hidden] // never nil
@@ -208,12 +210,17 @@ func (db *DB) openFiles() error {
 	seq, _, badSeq := readUint(reader{Reader: p}, metaSeq)
 	filter, badFilter := readKeyFilter(p)
 	badGone := reader{Reader: p}.each([]byte{tableGone}, func([]byte, []byte) { db.lacks.Store(true) })
-	if err := errors.Join(badSeq, badFilter, badGone); err != nil {
+	rest := false
+	badRest := reader{Reader: p}.each([]byte{tableRest}, func([]byte, []byte) { rest = true })
+	if err := errors.Join(badSeq, badFilter, badGone, badRest); err != nil {
 		_ = p.Close() // what it complains of is no news
 		return err
 	}
 	db.pebble, db.keyFilter, db.seq = p, filter, seq
 	db.opened.Store(true)
+	if rest { // when the process ended
+		db.takeRest()
+	}
 	return nil
 }
 
@@ -288,10 +295,12 @@ func (db *DB) Close() error {
 		return nil // Apply may be blocked, and so might this be
 	}
 	db.mu.Lock()
-	defer db.mu.Unlock()
-	if db.closed.Swap(true) {
+	again := db.closed.Swap(true) // nothing is applied from here on
+	db.mu.Unlock()
+	if again {
 		return ErrClosed
 	}
+	db.taking.Wait()
 	flushed, err := db.pebble.AsyncFlush()
 	for err == nil && flushed != nil {
 		select {

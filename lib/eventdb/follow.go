@@ -23,7 +23,7 @@ const waitMost = 30 * time.Second
 
 // layout names how the index is laid out and what it means. Change it with either, and every index
 // is rebuilt from the log.
-const layout = "11"
+const layout = "12"
 
 // rules are what two indexes of one log must have in common to be the same.
 func (db *DB) rules() string {

@@ -195,20 +195,18 @@ func (v *View) HidesAs(o *View) bool { return v.hidden == o.hidden }
 
 // HiddenBy returns the events that a ban hides, newest first: what hangs on others mostly comes
 // before these.
-func (v *View) HiddenBy(name string) (ids []string, err error) {
-	f := nostr.Filter{IDs: []string{}}
+func (v *View) HiddenBy(name string) (events []Entry, err error) {
 	for eid, by := range *v.hidden {
-		if by == name {
-			f.IDs = append(f.IDs, hex.EncodeToString(eid[:]))
+		if by != name {
+			continue
+		}
+		e, found, failed := v.reads.lookUp(eid)
+		if err = errors.Join(err, failed); found {
+			events = append(events, e)
 		}
 	}
-	for e, err := range v.All().IDs(context.Background(), f) {
-		if err != nil {
-			return nil, err
-		}
-		ids = append(ids, hex.EncodeToString(e.ID[:]))
-	}
-	return ids, nil
+	slices.SortFunc(events, Entry.Compare)
+	return events, err
 }
 
 // Hidden returns the name of the ban that hides an event, if one does.

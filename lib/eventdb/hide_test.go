@@ -79,11 +79,11 @@ func TestHide(t *testing.T) {
 			of := map[string]int{}
 			for _, ev := range hidden {
 				name, is := v.Hidden(ev.ID)
-				ids, err := v.HiddenBy(name)
+				by, err := v.HiddenBy(name)
 				e, _ := EntryOf(ev)
 				known, badHas := db.HasEach([][32]byte{e.ID})
-				if _, notFound := v.Event(ev.ID); !is || notFound != ErrNotFound || err != nil || !slices.Contains(ids, ev.ID) || badHas != nil || !known[0] {
-					t.Errorf("event %s: hidden %v, %v; by %q: %v; known %v", ev.ID, is, notFound, name, ids, known)
+				if _, notFound := v.Event(ev.ID); !is || notFound != ErrNotFound || err != nil || !slices.Contains(by, e) || badHas != nil || !known[0] {
+					t.Errorf("event %s: hidden %v, %v; by %q: %v; known %v", ev.ID, is, notFound, name, by, known)
 				}
 				of[name]++
 			}

@@ -26,6 +26,8 @@ func keyGone(at coordinate) []byte { return append([]byte{tableGone}, at[2:]...)
 
 func keyVanished(author id) []byte { return append([]byte{tableVanished}, author[:]...) }
 
+func keyRest(author id) []byte { return append([]byte{tableRest}, author[:]...) }
+
 func keySet(request id) []byte { return append([]byte{tableSet}, request[:]...) }
 
 // keySetBy is of a mark and of the request that has set it.

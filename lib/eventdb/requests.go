@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -210,20 +211,76 @@ func (s *setting) vanish() error {
 	if err := s.set(keyVanished(s.author), binary.BigEndian.AppendUint64(nil, uint64(until))); err != nil {
 		return err
 	}
-	all, err := s.upTo(s.author, until)
+	all, err := s.upTo(s.author, until, math.MaxInt)
 	if err != nil {
 		return err
 	}
+	taken := 0
 	for _, e := range all {
-		ev, err := s.load(e)
-		if err == nil {
-			err = s.take(e, ev)
+		if taken++; taken > takenAtOnce && !nostr.KindOf(e.Kind).Decides {
+			continue
 		}
-		if err != nil {
+		if err := s.takeEntry(e); err != nil {
 			return err
 		}
 	}
-	return nil
+	if taken <= takenAtOnce {
+		return nil
+	}
+	s.rest = true
+	return s.put(keyRest(s.author), appendTimes(nil, int64(until), s.at))
+}
+
+// takenAtOnce is how much of an author who vanishes is taken away at once, beside all that decides
+// about other people's data. The rest follows in pieces of that size, and others have their turn
+// in between: a hundred thousand events take seconds.
+const takenAtOnce = 256
+
+// takeRest takes away the next piece of what authors who have vanished wrote. rest: there is more.
+func (c *change) takeRest() (err error) {
+	c.rest = false
+	room := takenAtOnce
+	authors := map[id][]byte{}
+	err = c.each([]byte{tableRest}, func(key, value []byte) { authors[id(key[1:])] = slices.Clone(value) })
+	for author, value := range authors {
+		if len(value) != 2*timeLen || err != nil {
+			return errors.Join(err, fmt.Errorf("what is left of an author has %d bytes", len(value)))
+		}
+		s := setting{change: c, author: author, at: int64(binary.BigEndian.Uint64(value[timeLen:]))}
+		until := nostr.Timestamp(binary.BigEndian.Uint64(value))
+		some, failed := c.upTo(author, until, room)
+		for _, e := range some {
+			failed = errors.Join(failed, s.takeEntry(e))
+			until = e.CreatedAt
+		}
+		left := appendTimes(nil, int64(until), s.at)
+		if room -= len(some); room > 0 {
+			left = nil
+		}
+		if err = errors.Join(failed, c.put(keyRest(author), left)); err != nil {
+			return err
+		}
+		if c.rest = room == 0; c.rest {
+			break
+		}
+	}
+	return err
+}
+
+// takeEntry takes an event away that the index has.
+func (s *setting) takeEntry(e Entry) error {
+	ev, err := s.load(e)
+	if err != nil {
+		return err
+	}
+	return s.take(e, ev)
+}
+
+func appendTimes(b []byte, times ...int64) []byte {
+	for _, at := range times {
+		b = binary.BigEndian.AppendUint64(b, uint64(at))
+	}
+	return b
 }
 
 // take removes what its author has asked to be taken away. Where it lies in the log is noted, for
@@ -312,8 +369,12 @@ func (r reader) belowFloor(at coordinate, e Entry) (bool, error) {
 	return e.Compare(placeOf(value)) >= 0, nil
 }
 
-// Reached gives the events that are here, served or not, and that a request of their author takes
-// away where it counts.
+// mostReached is how many events [View.Reached] gives that a request to vanish takes away: more than one
+// batch of the log has, so there is one at least that the batch has not changed.
+const mostReached = 1000
+
+// Reached gives events that are here, served or not, and that a request of their author takes away
+// where it counts: all that a deletion request names, and some of what a request to vanish takes.
 func (v *View) Reached(request *nostr.Event) iter.Seq2[*nostr.Event, error] {
 	return func(yield func(*nostr.Event, error) bool) {
 		entries, err := v.reached(request)
@@ -343,7 +404,7 @@ func (v *View) reached(request *nostr.Event) (entries []Entry, err error) {
 		return nil, err
 	}
 	if request.Kind == nostr.KindVanish {
-		return v.reads.upTo(author, request.CreatedAt)
+		return v.reads.upTo(author, request.CreatedAt, mostReached)
 	}
 	add := func(e Entry, known bool, failed error) {
 		if err = errors.Join(err, failed); known && !isRequest(e.Kind) {
@@ -369,18 +430,25 @@ func (v *View) reached(request *nostr.Event) (entries []Entry, err error) {
 	return entries, err
 }
 
-// upTo are the events of an author up to a time, without requests to vanish.
-func (r reader) upTo(author id, until nostr.Timestamp) (entries []Entry, err error) {
-	var bad error
-	err = r.each(appendAuthor(nil, author), func(key, value []byte) {
-		e := placeOf(key)
-		_, err := e.readPosting(value)
-		bad = errors.Join(bad, err)
-		if e.CreatedAt <= until && e.Kind != nostr.KindVanish {
+// upTo are the newest events of an author up to a time, so many at most, without requests to vanish.
+func (r reader) upTo(author id, until nostr.Timestamp, most int) (entries []Entry, err error) {
+	prefix := appendAuthor(nil, author)
+	it, err := r.NewIter(&pebble.IterOptions{LowerBound: Entry{CreatedAt: until}.appendPlace(slices.Clone(prefix)),
+		UpperBound: successor(prefix)})
+	if err != nil {
+		return nil, fmt.Errorf("read what an author wrote: %w", err)
+	}
+	for valid := it.First(); valid && len(entries) < most && err == nil; valid = it.Next() {
+		var value []byte
+		e := placeOf(it.Key())
+		if value, err = it.ValueAndErr(); err == nil {
+			_, err = e.readPosting(value)
+		}
+		if e.Kind != nostr.KindVanish {
 			entries = append(entries, e)
 		}
-	})
-	return entries, errors.Join(err, bad)
+	}
+	return entries, errors.Join(err, it.Error(), it.Close())
 }
 
 // Vanished reports whether a stored request to vanish of its author takes an event away.

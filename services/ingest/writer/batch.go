@@ -22,6 +22,9 @@ const (
 	commitSize = 500
 	// commitBytes is the same in bytes.
 	commitBytes = 4 << 20
+	// mostDeleted is how many events and addresses the deletion requests of a batch name at most, but
+	// for the last one: an index takes them away in one go, and the next batch waits for that.
+	mostDeleted = 512
 	// undecidedAgain is when an event may be offered again that could not be decided.
 	undecidedAgain = time.Minute
 )
@@ -61,7 +64,7 @@ func (t *term) gather(ctx context.Context) (*batch, error) {
 			return b, err
 		}
 		if len(b.decided) >= t.scheduler.most(c, t.batchSize) || b.bytes >= commitBytes || t.draft.hides ||
-			len(t.draft.rejections) >= mostRejections {
+			len(t.draft.rejections) >= mostRejections || len(t.draft.deletes) >= mostDeleted {
 			break
 		}
 		x, more = t.scheduler.more(c)

@@ -2,6 +2,7 @@ package writer
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"time"
@@ -14,9 +15,9 @@ import (
 )
 
 const (
-	// purgeEvery is how often banned events are looked for whose time is over.
+	// purgeEvery is how often it is looked for what must leave the log.
 	purgeEvery = 5 * time.Second
-	// purgeAtOnce bounds how many of them are removed in one go.
+	// purgeAtOnce bounds how much of that is removed in one go.
 	purgeAtOnce = commitSize
 )
 
@@ -28,133 +29,178 @@ const (
 	takenMargin = 24 * time.Hour
 )
 
-// clean has removed from the log what has no place there any more.
-func (t *term) clean(now time.Time) error {
-	if now.Sub(t.purgedAt) < purgeEvery || t.rechecks.len() > 0 {
-		return nil
-	}
-	t.purgedAt = now
-	if err := t.purge(now); err != nil || t.rechecks.len() > 0 {
-		return err
-	}
-	return t.takeOut(now)
+// found is what must leave the log, or purgatory. It is decided again like any candidate.
+type found struct {
+	candidates []*policy.Candidate
+	more       bool // there may be more of it
 }
 
-// takeOut has removed what has expired, what hangs on announcements whose authors have taken them
-// away, when their grace period is over, and at last what was taken away itself. The order matters:
-// an index that is made again knows by an announcement that is still in the log what hangs on it.
-func (t *term) takeOut(now time.Time) error {
-	view := t.Index.View()
+// clean has removed from the log what has no place there any more. It is looked for beside the
+// writer, once at a time: to go through what is banned or was taken away takes long, and to read it
+// from the log longer, and users would wait meanwhile.
+func (t *term) clean(ctx context.Context, now time.Time) {
+	select {
+	case f := <-t.found:
+		t.looking = false
+		t.rechecks.add(bulk, f.candidates...)
+		if f.more {
+			t.purgedAt = time.Time{}
+		}
+	default:
+	}
+	if t.looking || now.Sub(t.purgedAt) < purgeEvery || t.rechecks.len() > 0 {
+		return
+	}
+	t.looking, t.purgedAt = true, now
+	taken := now.Sub(t.takenAt) >= t.takenEvery
+	if taken {
+		t.takenAt = now
+	}
+	t.searching.Go(func() {
+		t.beforeSearch()
+		f, err := t.search(ctx, now, taken)
+		if err != nil && ctx.Err() == nil {
+			t.Log.Warn("what must leave the log is looked for again", "error", err)
+		}
+		t.found <- f
+		t.scheduler.wake()
+	})
+}
+
+// search looks for what must go: what is banned; then what has expired, and what hangs on
+// announcements whose authors have taken them away, when their grace period is over; and at last,
+// if that is due, what was taken away itself. The order matters: an index that is made again knows by
+// an announcement that is still in the log what hangs on it.
+func (w *Writer) search(ctx context.Context, now time.Time, taken bool) (f found, err error) {
+	view := w.Index.View()
 	defer view.Close()
+	over := nostr.Timestamp(now.Add(-w.Settings.DeletionGrace).Unix())
+	for _, look := range []func() ([]*policy.Candidate, error){
+		func() ([]*policy.Candidate, error) { return w.banned(view, now) },
+		func() ([]*policy.Candidate, error) { return w.expired(view) },
+		func() ([]*policy.Candidate, error) { return w.hanging(view, over) },
+	} {
+		if f.candidates, err = look(); len(f.candidates) > 0 || err != nil {
+			f.more = err == nil
+			return f, err
+		}
+	}
+	for _, e := range w.Held.All() {
+		if w.Bans.Event(e.Event) != nil {
+			f.candidates = append(f.candidates, policy.Release(e.Event)) // which refuses it
+		}
+	}
+	if taken && len(f.candidates) == 0 {
+		f.candidates, err = w.takenAway(ctx, view, over-nostr.Timestamp(takenMargin/time.Second))
+	}
+	return f, err
+}
+
+// expired are events whose time is over.
+func (w *Writer) expired(view *eventdb.View) (candidates []*policy.Candidate, err error) {
 	expired, err := view.Expired(purgeAtOnce)
-	if err != nil {
-		return fmt.Errorf("look for what has expired: %w", err)
-	}
 	for _, ev := range expired {
-		t.leave(ev)
+		candidates = append(candidates, leaves(ev))
 	}
-	over := nostr.Timestamp(now.Add(-t.Settings.DeletionGrace).Unix())
-	hanging, err := view.GoneBefore(over, purgeAtOnce)
 	if err != nil {
-		return fmt.Errorf("look for what hangs on announcements that are gone: %w", err)
+		return nil, fmt.Errorf("look for what has expired: %w", err)
 	}
-	for _, id := range hanging {
-		ev, err := view.All().Event(id)
-		if errors.Is(err, eventdb.ErrNotFound) {
+	return candidates, nil
+}
+
+// hanging are events that hang on announcements that went before a time.
+func (w *Writer) hanging(view *eventdb.View, over nostr.Timestamp) (candidates []*policy.Candidate, err error) {
+	ids, err := view.GoneBefore(over, purgeAtOnce)
+	for _, id := range ids {
+		ev, failed := view.All().Event(id)
+		if errors.Is(failed, eventdb.ErrNotFound) {
 			continue // it has expired
 		}
-		if err != nil {
-			return fmt.Errorf("read what hangs on an announcement that is gone: %w", err)
+		if err = errors.Join(err, failed); err == nil {
+			candidates = append(candidates, purged(ev))
 		}
-		c := policy.Release(ev)
-		c.Action, c.Purge = proto.ActionRemove, true
-		t.rechecks.add(bulk, c)
 	}
-	if t.rechecks.len() > 0 {
-		t.purgedAt = time.Time{} // more may be left
-		return nil
-	}
-	if now.Sub(t.takenAt) < t.takenEvery {
-		return nil
-	}
-	t.takenAt = now
-	taken, err := view.TakenBefore(over-nostr.Timestamp(takenMargin/time.Second), purgeAtOnce)
 	if err != nil {
-		return fmt.Errorf("look for what was taken away: %w", err)
+		return nil, fmt.Errorf("look for what hangs on announcements that are gone: %w", err)
 	}
-	return t.erase(taken)
+	return candidates, nil
 }
 
-// leave has an event removed whose time in the log is over.
-func (t *term) leave(ev *nostr.Event) {
-	c := policy.Release(ev)
-	c.Action, c.Leaves = proto.ActionRemove, true
-	t.rechecks.add(bulk, c)
-}
-
-// erase has removed from the log what no index has any more.
-func (t *term) erase(taken []eventdb.Taken) error {
-	ctx, cancel := context.WithTimeout(context.Background(), commitTimeout)
-	defer cancel()
+// takenAway is what no index has any more because its author took it away before a time. It is read
+// from the log.
+func (w *Writer) takenAway(ctx context.Context, view *eventdb.View, over nostr.Timestamp) (candidates []*policy.Candidate,
+	err error) {
+	taken, err := view.TakenBefore(over, purgeAtOnce)
+	if err != nil {
+		return nil, fmt.Errorf("look for what was taken away: %w", err)
+	}
 	for _, is := range taken {
-		m, found, err := bus.Last(ctx, t.Bus.JS, proto.StreamEvents, is.Subject)
+		m, found, err := bus.Last(ctx, w.Bus.JS, proto.StreamEvents, is.Subject)
 		if err != nil {
-			return fmt.Errorf("read what was taken away: %w", err)
+			return nil, fmt.Errorf("read what was taken away: %w", err)
 		}
 		ev := new(nostr.Event)
 		if !found || ev.UnmarshalJSON(m.Data) != nil || ev.ID != is.ID {
-			t.Log.Warn("what was taken away is not in the log any more", "subject", is.Subject, "event", is.ID)
+			w.Log.Warn("what was taken away is not in the log any more", "subject", is.Subject, "event", is.ID)
 			continue
 		}
-		t.leave(ev)
+		candidates = append(candidates, leaves(ev))
 	}
-	return nil
+	return candidates, nil
 }
 
-// purge has banned events removed that an operator wants removed, when their time is over, and
-// banned ones that wait for git data dropped. Announcements and states go last: what hangs on them
-// is found by them. Requests stay, unserved: what they have taken away stays away.
-func (t *term) purge(now time.Time) error {
-	for _, e := range t.Held.All() {
-		if t.Bans.Event(e.Event) != nil {
-			t.rechecks.add(bulk, policy.Release(e.Event)) // which refuses it
-		}
-	}
-	view := t.Index.View()
-	defer view.Close()
-	for b := range t.Bans.All() {
-		if !b.Over(t.Settings.DeletionGrace, now) {
+// leaves asks for the removal of an event whose time in the log is over.
+func leaves(ev *nostr.Event) *policy.Candidate {
+	c := policy.Release(ev)
+	c.Action, c.Leaves = proto.ActionRemove, true
+	return c
+}
+
+// purged asks for the removal of an event that is hidden.
+func purged(ev *nostr.Event) *policy.Candidate {
+	c := policy.Release(ev)
+	c.Action, c.Purge = proto.ActionRemove, true
+	return c
+}
+
+// banned are events that an operator wants removed, when their time is over. Announcements and states
+// go last: what hangs on them is found by them. Requests stay, unserved: what they have taken away
+// stays away.
+func (w *Writer) banned(view *eventdb.View, now time.Time) (candidates []*policy.Candidate, err error) {
+	for b := range w.Bans.All() {
+		if !b.Over(w.Settings.DeletionGrace, now) {
 			continue
 		}
-		ids, err := view.HiddenBy(b.Name())
-		found, count := map[bool][]*policy.Candidate{}, 0 // true: those that go last
-		for _, id := range ids {
-			var ev *nostr.Event
-			if ev, err = view.All().Event(id); errors.Is(err, eventdb.ErrNotFound) || err == nil &&
-				(ev.Kind == nostr.KindDeletion || ev.Kind == nostr.KindVanish) {
-				err = nil
-				continue
+		hidden, err := view.HiddenBy(b.Name())
+		var first, last []eventdb.Entry
+		for _, e := range hidden {
+			switch e.Kind {
+			case nostr.KindDeletion, nostr.KindVanish:
+			case nostr.KindAnnouncement, nostr.KindState:
+				last = append(last, e)
+			default:
+				first = append(first, e)
 			}
-			if err != nil || count == purgeAtOnce {
-				break
+		}
+		if len(first) == 0 {
+			first = last
+		}
+		for _, e := range first[:min(len(first), purgeAtOnce)] {
+			ev, failed := view.All().Event(hex.EncodeToString(e.ID[:]))
+			if errors.Is(failed, eventdb.ErrNotFound) {
+				continue // it has expired
 			}
-			c := policy.Release(ev)
-			c.Action, c.Purge = proto.ActionRemove, true
-			last := ev.Kind == nostr.KindAnnouncement || ev.Kind == nostr.KindState
-			found[last], count = append(found[last], c), count+1
+			if err = errors.Join(err, failed); err == nil {
+				candidates = append(candidates, purged(ev))
+			}
 		}
 		if err != nil {
-			return fmt.Errorf("look for what is banned: %w", err)
+			return nil, fmt.Errorf("look for what is banned: %w", err)
 		}
-		if len(found[false]) == 0 { // or the next time
-			found[false] = found[true]
-		}
-		if len(found[false]) > 0 {
-			t.Log.Info("what was banned is removed", "ban", b.What, "events", len(found[false]))
-			t.rechecks.add(bulk, found[false]...)
-			t.purgedAt = time.Time{} // more may be left
-			return nil
+		if len(candidates) > 0 {
+			w.Log.Info("what was banned is removed", "ban", b.What, "events", len(candidates))
+			return candidates, nil
 		}
 	}
-	return nil
+	return nil, nil
 }

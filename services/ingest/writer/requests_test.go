@@ -1,8 +1,10 @@
 package writer
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -224,5 +226,44 @@ func TestIdleRequests(t *testing.T) {
 	s.ask(proto.Rejected, proto.LaneUser, issue)
 	if got := ends(r); !slices.Equal(got, []bool{false, false, true}) {
 		t.Errorf("which requests have an end for a new index: %v", got)
+	}
+}
+
+// TestNobodyWaitsForWhatMustLeaveTheLog: while it is looked for, users have their answers.
+func TestNobodyWaitsForWhatMustLeaveTheLog(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	searching, goOn := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	start(t, b, "a", func(w *Writer) {
+		w.beforeSearch = func() {
+			once.Do(func() { close(searching) })
+			<-goOn
+		}
+	})
+	defer close(goOn)
+	<-searching
+	newSender(t, b).ask(proto.Accepted, proto.LaneUser, manyGrasps(1, 1)[0])
+}
+
+// TestDeletionsOfManyAreCommittedApart: an index takes away at once what one of them names.
+func TestDeletionsOfManyAreCommittedApart(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	commits := 0
+	r, s := start(t, b, "a", func(w *Writer) { w.beforeCommit = func() { commits++ } }), newSender(t, b)
+	var lines [][]byte
+	for n := range 3 {
+		var tags nostr.Tags
+		for i := range mostDeleted {
+			tags = append(tags, nostr.Tag{"e", fmt.Sprintf("%064x", n*mostDeleted+i)})
+		}
+		lines = append(lines, encode(t, newPerson(n).event(5, 1000, "", tags...)))
+	}
+	s.raw(proto.LaneUser, bytes.Join(lines, []byte("\n")))
+	s.wait(3)
+	r.stop()
+	if commits != 3 {
+		t.Errorf("%d commits, want 3", commits)
 	}
 }

@@ -52,14 +52,23 @@ type scheduler struct {
 	last     class          // of the last batch
 	started  [classes]*pack // packs of which a part has been decided
 	urgentAt time.Time      // when an urgent pack was begun
+	woken    chan struct{}  // of capacity 1: something else is due than work
 }
 
 func newScheduler(l *lanes, again *rechecks) *scheduler {
-	return &scheduler{lanes: l, rechecks: again, last: bulk}
+	return &scheduler{lanes: l, rechecks: again, last: bulk, woken: make(chan struct{}, 1)}
+}
+
+// wake ends the wait for work. Any goroutine may call it.
+func (s *scheduler) wake() {
+	select {
+	case s.woken <- struct{}{}:
+	default:
+	}
 }
 
 // next waits for work, and returns the first work of a batch with the class of that batch. ok is
-// false if nothing has come for a while, or ctx has ended.
+// false if nothing has come for a while, or something else is due, or ctx has ended.
 func (s *scheduler) next(ctx context.Context) (c class, first work, ok bool) {
 	tired := time.After(sweepEvery)
 	for {
@@ -71,6 +80,8 @@ func (s *scheduler) next(ctx context.Context) (c class, first work, ok bool) {
 		}
 		select {
 		case <-s.arrived:
+		case <-s.woken:
+			return 0, work{}, false
 		case <-tired:
 			return 0, work{}, false
 		case <-ctx.Done():

@@ -59,6 +59,7 @@ type Writer struct {
 	afterEvents  func() // for tests: between the commits of the log and of the held events
 	afterHeld    func() // for tests: between the commits of the held events and of the rejections
 	betweenMarks func() // for tests: a writer begins, and has marked the log alone
+	beforeSearch func() // for tests: it is about to be looked for what must leave the log
 }
 
 // New makes a writer, by the settings. refused hears of every event that is rejected.
@@ -70,6 +71,7 @@ func New(ctx context.Context, n *node.Node, refused func(*nostr.Event, proto.Ref
 		batchSize: testonly.Int("COMMIT_BATCH", commitSize), takenEvery: takenEvery,
 
 		beforeCommit: func() {}, afterEvents: func() {}, afterHeld: func() {}, betweenMarks: func() {},
+		beforeSearch: func() {},
 	}
 	bounds := policy.DefaultBounds
 	bounds.Bytes = testonly.Int("PURGATORY_MAX_BYTES", bounds.Bytes)
@@ -126,9 +128,14 @@ type term struct {
 	*Writer
 	scheduler      *scheduler
 	draft          *draft
-	head, heldHead uint64    // of the log and of the held events' stream, behind the last commit
-	purgedAt       time.Time // when it was last looked for what has no place in the log any more
-	takenAt        time.Time // when it was last looked for what was taken away, and lies in the log
+	head, heldHead uint64 // of the log and of the held events' stream, behind the last commit
+
+	// Of what has no place in the log any more; see [term.clean].
+	purgedAt  time.Time  // when it was last looked for
+	takenAt   time.Time  // when it was last looked for what was taken away, and lies in the log
+	looking   bool       // it is being looked for
+	found     chan found // of capacity 1: what was found
+	searching sync.WaitGroup
 }
 
 // sweepEvery is how often a writer looks after what it keeps in memory while nothing comes.
@@ -175,7 +182,7 @@ func ownKey(s config.Settings) func() string {
 func (w *Writer) writeTerm(ctx context.Context) error {
 	ctx, broken := context.WithCancelCause(ctx)
 	defer broken(nil)
-	t := &term{Writer: w}
+	t := &term{Writer: w, found: make(chan found, 1)}
 	defer t.end()
 	err := t.begin(ctx)
 	if err == nil {
@@ -261,6 +268,7 @@ func (t *term) markHeld(ctx context.Context) error {
 var errOvertaken = errors.New("another writer has begun")
 
 func (t *term) end() {
+	t.searching.Wait()
 	if t.scheduler != nil {
 		t.scheduler.close()
 		t.metrics.writer.Set(0)
@@ -275,9 +283,7 @@ func (t *term) end() {
 func (t *term) run(ctx context.Context) error {
 	for {
 		t.park.expire(time.Now())
-		if err := t.clean(time.Now()); err != nil {
-			return err
-		}
+		t.clean(ctx, time.Now())
 		b, err := t.gather(ctx)
 		if b == nil {
 			if err != nil {
