@@ -1,6 +1,10 @@
 package proto
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
 	"slices"
 	"time"
 )
@@ -141,6 +145,17 @@ type RepoFolderAnswer struct {
 	More    bool        `json:"more,omitempty"` // the folder has more entries
 	Readme  *RepoFile   `json:"readme,omitempty"`
 	File    *RepoFile   `json:"file,omitempty"` // absent: the path is that of a folder
+	RefsSum string      `json:"refs_sum,omitempty"` // see SumOfRefs
+}
+
+// SumOfRefs is a sum of branches and tags by their full names, and of what they name. Answers carry
+// that of the worker's; by it a page knows whether the worker has what the state event says.
+func SumOfRefs(refs map[string]string) string {
+	sum := sha256.New()
+	for _, name := range slices.Sorted(maps.Keys(refs)) {
+		fmt.Fprintf(sum, "%s %s\n", refs[name], name)
+	}
+	return hex.EncodeToString(sum.Sum(nil)[:16])
 }
 
 // RepoCommit is a commit. All but its id is what its author wrote.
@@ -190,6 +205,7 @@ type RepoLogQuestion struct {
 type RepoLogAnswer struct {
 	Commits []RepoCommit `json:"commits,omitempty"`
 	More    bool         `json:"more,omitempty"`
+	RefsSum string       `json:"refs_sum,omitempty"` // see SumOfRefs
 }
 
 // RepoAgesQuestion asks how old the branches and tags of a repository are.
@@ -204,7 +220,8 @@ const MaxRepoAges = 1000
 // RepoAgesAnswer says when the commits of branches and tags were made; of a tag with a text, when
 // that was written. The keys are full names.
 type RepoAgesAnswer struct {
-	Times map[string]time.Time `json:"times,omitempty"`
+	Times   map[string]time.Time `json:"times,omitempty"`
+	RefsSum string               `json:"refs_sum,omitempty"` // see SumOfRefs
 }
 
 // RepoWaitsAnswer says what a visitor is told of a repository that no accepted event announces.

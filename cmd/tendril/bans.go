@@ -43,11 +43,15 @@ type (
 func (c *banCommand) Run() error {
 	for _, what := range c.What {
 		if c.Purge && !what.Hides() {
-			return fmt.Errorf("nothing is stored of %s that --purge could remove", printable(what.String()))
+			return misused("nothing is stored of %s that --purge could remove", printable(what.String()))
 		}
 	}
 	return c.do(c.Wait, func(r *reader) error {
 		for _, what := range c.What {
+			if r.isAuthor(what.Event) {
+				return misused("%s is no event but the public key of an author: tendril ban %s", what.Event,
+					nostr.Npub(what.Event))
+			}
 			ban := proto.Ban{What: what.String(), Reason: c.Reason, By: commandUser(), At: time.Now().UTC(), Purge: c.Purge}
 			err := bans.Put(r.ctx, r.JS, what.Subject, ban)
 			if err == nil {

@@ -40,10 +40,10 @@ func (e *exportCommand) Run() (err error) {
 	var repos []gittree.Repo
 	switch {
 	case e.JSON && e.Output == "-":
-		err = errors.New("--json prints the summary on standard output, where the events go; " +
+		err = misused("--json prints the summary on standard output, where the events go; " +
 			"want --output FILE for the events")
 	case e.From != "" && e.Git == "":
-		err = errors.New("--from says where repositories are copied from; want --git too, the folder to copy them to")
+		err = misused("--from says where repositories are copied from; want --git too, the folder to copy them to")
 	case e.Git != "" && e.From == "":
 		// What is wrong with the folder is told before the log is read.
 		if repos, err = gittree.Find(e.GitDataPath); err != nil {

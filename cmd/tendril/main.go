@@ -91,7 +91,7 @@ func run(args []string) error {
 	}
 	kongcompletion.Register(parser)
 	if slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--relay-owner-nsec") }) {
-		return errors.New("NGIT_RELAY_OWNER_NSEC must not be given as a flag, which every user of this machine can read: " +
+		return misused("NGIT_RELAY_OWNER_NSEC must not be given as a flag, which every user of this machine can read: " +
 			"set it in the environment or in .env, or keep the key in a file or a systemd credential")
 	}
 	switch {
@@ -104,11 +104,15 @@ func run(args []string) error {
 	if err == nil {
 		return command.Run()
 	}
-	if err = config.Sentence(err); args[0] == "check" {
-		return &exitStatus{2, err} // which is no finding
+	err = config.Sentence(err)
+	if wrong, is := errors.AsType[*config.Error](err); is && wrong.IsSetting() && args[0] != "check" {
+		return err
 	}
-	return err
+	return &exitStatus{2, err} // of check it is no finding
 }
+
+// misused is the error of a command line that means nothing.
+func misused(format string, args ...any) error { return &exitStatus{2, fmt.Errorf(format, args...)} }
 
 type up struct {
 	config.Settings `embed:""`

@@ -160,6 +160,17 @@ func (r *reader) events(f nostr.Filter) (events []*nostr.Event) {
 	return events
 }
 
+// isAuthor reports whether what was taken for the id of an event is the key of someone whose events
+// are here: both have 64 hex digits.
+func (r *reader) isAuthor(id string) bool {
+	if id == "" {
+		return false
+	}
+	asking := &reader{Bus: r.Bus, ctx: r.ctx} // without an answer it is taken for what it was
+	return len(asking.events(nostr.Filter{IDs: []string{id}})) == 0 && asking.err == nil &&
+		len(asking.events(nostr.Filter{Authors: []string{id}, Limit: 1})) > 0
+}
+
 // bucket reads the values of a bucket whose keys a pattern names, by key. A value that cannot be
 // read is left out.
 func bucket[T any](r *reader, name, keys string) map[string]T {

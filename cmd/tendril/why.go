@@ -25,7 +25,7 @@ import (
 
 // whyCommand is `tendril why`.
 type whyCommand struct {
-	Subject  string `arg:"" help:"An event (64 hex digits, note1…, nevent1…), a repository (npub1…/identifier, naddr1…, its address https://… or nostr://…) or a relay (wss://…)."`
+	Subject  whySubject `arg:"" help:"An event (64 hex digits, note1…, nevent1…), a repository (npub1…/identifier, naddr1…, its address https://… or nostr://…) or a relay (wss://…)."`
 	busFlags `embed:""`
 }
 
@@ -33,12 +33,27 @@ type whyCommand struct {
 func (w *whyCommand) Run() error {
 	return w.do(w.Wait, func(r *reader) error {
 		t := &teller{reader: r, now: time.Now()}
-		if err := t.tell(w.Subject); err != nil {
+		if err := t.tell(w.Subject.Subject); err != nil {
 			return err
 		}
 		t.end()
 		return w.print(t.story, t.write)
 	})
+}
+
+// whySubject is an event, a repository or a relay on the command line.
+type whySubject struct{ subject.Subject }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (s *whySubject) UnmarshalText(text []byte) (err error) {
+	if s.Subject, err = subject.Parse(string(text)); err != nil {
+		return err
+	}
+	if s.Kind == subject.Author || s.Kind == subject.Identifier {
+		return fmt.Errorf("%s is of many: why tells of one event, repository or relay; `tendril repo list %s` lists "+
+			"repositories", s, cmp.Or(s.Identifier, s.String()))
+	}
+	return nil
 }
 
 // story is what is known of something, in order of time, and what can be done.
@@ -97,11 +112,7 @@ func (t *teller) write(w io.Writer) {
 }
 
 // tell finds out what is asked about.
-func (t *teller) tell(text string) error {
-	named, err := subject.Parse(text)
-	if err != nil {
-		return err
-	}
+func (t *teller) tell(named subject.Subject) error {
 	t.Subject = named.String()
 	ref, asked := nostr.RepoRef{}, proto.Why{Event: named.Event}
 	switch named.Kind {
@@ -110,9 +121,6 @@ func (t *teller) tell(text string) error {
 	case subject.Repository:
 		ref, _ = named.Ref()
 		asked.Ref = ref.String()
-	case subject.Author, subject.Identifier:
-		return fmt.Errorf("%s is an %s: why tells of one event, repository or relay; `tendril repo list %s` lists repositories",
-			named, named.Kind, cmp.Or(named.Identifier, named.String()))
 	}
 	progress, err := t.Conn.SubscribeSync(proto.SubjectProgress)
 	if err != nil {
@@ -188,7 +196,11 @@ func (t *teller) event(id string) {
 	} else if served[0].Kind == nostr.KindVanish || served[0].Kind == nostr.KindDeletion {
 		t.request(served[0])
 	}
-	if len(t.Lines) == 0 && t.ban == nil {
+	switch {
+	case len(t.Lines) > 0 || t.ban != nil:
+	case t.isAuthor(id):
+		t.say(time.Time{}, "all", "tendril repo list "+nostr.Npub(id), "it is no event but the public key of an author")
+	default:
 		t.say(time.Time{}, "all",
 			"publish it to this relay; the answer OK says why it is not taken. What the front door refuses (signature, rate) "+
 				"stands only in its log: event rejected "+id,

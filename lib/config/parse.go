@@ -31,6 +31,9 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s is %.200q: %s", e.Setting, e.Value, e.Reason)
 }
 
+// IsSetting reports whether a setting is wrong, wherever it was set, and not a flag of a command.
+func (e *Error) IsSetting() bool { return strings.HasPrefix(e.Setting, prefix) }
+
 // Parse reads the settings in a command line of the program, for any command: flags over
 // environment over `.env` over defaults, checked. An error is one sentence for the operator.
 func (s *Source) Parse(args []string) (Settings, error) {

@@ -2,6 +2,7 @@ package pages
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"html/template"
@@ -43,6 +44,9 @@ type view struct {
 	Raw   bool   // the file as it is
 	Log   bool   // the commits, behind Skip newer ones
 	Skip  int
+	// Commit is the commit for whose page a raw file is wanted, if any. A branch may have moved on; then
+	// the file is as it is there now.
+	Commit string
 }
 
 // wanted reads the query of a page. named: it names a branch or a tag.
@@ -52,7 +56,7 @@ func wanted(q url.Values) (v view, named bool) {
 			v.revision, named = revision{kind, q.Get(kind)}, true
 		}
 	}
-	v.Place, v.Raw, v.Log = q.Get("path"), q.Has("raw"), q.Has("log")
+	v.Place, v.Raw, v.Log, v.Commit = q.Get("path"), q.Has("raw"), q.Has("log"), q.Get("commit")
 	v.Skip, _ = strconv.Atoi(q.Get("log"))
 	return v, named && len(v.Name) <= maxPlace && len(v.Place) <= maxPlace && v.Skip >= 0 && v.Skip <= proto.MaxRepoSkip
 }
@@ -63,6 +67,7 @@ type code struct {
 	Home    string                   // path of the repository's page, below the base path
 	link    func(path string) string // leads there from any page
 	kept    *renderings
+	refsSum string // of the worker's branches and tags, see [proto.SumOfRefs]
 	Parents []crumb
 	Commit  *commit
 	Entries []entry
@@ -149,6 +154,7 @@ func (p *Pages) readCode(ctx context.Context, ref nostr.RepoRef, home, client st
 }
 
 func (c *code) addLog(a proto.RepoLogAnswer) {
+	c.refsSum = a.RefsSum
 	for _, one := range a.Commits {
 		c.Commits = append(c.Commits, shown(one))
 	}
@@ -162,7 +168,7 @@ func (c *code) addLog(a proto.RepoLogAnswer) {
 
 func (c *code) addFolder(a proto.RepoFolderAnswer) {
 	tip := shown(*a.Commit)
-	c.Commit, c.More = &tip, a.More
+	c.Commit, c.More, c.refsSum = &tip, a.More, a.RefsSum
 	parts := strings.Split(c.Place, "/")
 	for n := range len(parts) - 1 {
 		c.Parents = append(c.Parents, crumb{parts[n], c.at(strings.Join(parts[:n+1], "/"))})
@@ -215,10 +221,11 @@ func (c *code) show(f *proto.RepoFile, folder string) *file {
 		to.Text = visible(string(f.Data))
 		if isMarkdown(f.Name) && len(f.Data) <= maxMarkdown {
 			// Where it cannot be rendered the text is shown.
-			to.Rendered, _ = c.kept.render(f.Data, renderedAt{home: c.Home, revision: c.revision, folder: folder}, links{
+			at := renderedAt{home: c.Home, revision: c.revision, folder: folder, commit: c.Commit.ID}
+			to.Rendered, _ = c.kept.render(f.Data, at, links{
 				folder: folder,
 				page:   func(place string) string { return c.link(c.at(place)) },
-				raw:    func(place string) string { return c.link(c.at(place, "raw")) },
+				raw:    func(place string) string { return c.link(c.at(place, "raw") + "&commit=" + c.Commit.ID) },
 			})
 		}
 	}
@@ -267,7 +274,8 @@ func visible(s string) string {
 const rawPolicy = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
 
 // raw answers with a file as it is: images as such, all else as text, so that no browser runs it.
-func raw(w http.ResponseWriter, r *http.Request, f *proto.RepoFile) {
+// isFixed: the address names the commit too, so there will never be another file.
+func raw(w http.ResponseWriter, r *http.Request, f *proto.RepoFile, isFixed bool) {
 	if f.Bytes > int64(len(f.Data)) {
 		http.Error(w, fmt.Sprintf("this file has %s: clone the repository to read it", humanize.IBytes(uint64(f.Bytes))),
 			http.StatusRequestEntityTooLarge)
@@ -286,6 +294,9 @@ func raw(w http.ResponseWriter, r *http.Request, f *proto.RepoFile) {
 	h.Set("Content-Type", kind)
 	h.Set("Content-Security-Policy", rawPolicy)
 	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("ETag", etag(f.Data))
+	h.Set("ETag", cmp.Or(h.Get("ETag"), etag(f.Data)))
+	if h.Set("Cache-Control", askAgain); isFixed {
+		h.Set("Cache-Control", forEver)
+	}
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(f.Data))
 }

@@ -72,12 +72,19 @@ func (p *Pages) Feed(w http.ResponseWriter, r *http.Request, client string) {
 // tagFeed answers with the tags of a repository, the newest one first. A tag whose age its worker
 // does not know has no place among them.
 func (p *Pages) tagFeed(w http.ResponseWriter, r *http.Request, repo *repository, client string) {
+	tag := p.version(r, repo)
+	if unchanged(w, r, tag) {
+		return
+	}
 	ctx, cancel := context.WithTimeout(r.Context(), p.Workers.Patience+askTime)
 	defer cancel()
 	ages, err := p.Workers.Ages(ctx, repo.ref, client)
 	if err != nil {
 		p.broken(w, r, err)
 		return
+	}
+	if ages.RefsSum == repo.refsSum {
+		w.Header().Set("ETag", tag)
 	}
 	repo.arrange(ages.Times)
 	base := p.about().Base

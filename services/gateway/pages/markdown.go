@@ -99,6 +99,7 @@ type renderedAt struct {
 	text   [sha256.Size]byte
 	home   string
 	folder string
+	commit string // whose images it shows
 	revision
 }
 

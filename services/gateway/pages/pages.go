@@ -20,7 +20,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -70,6 +69,7 @@ type Options struct {
 type Pages struct {
 	Options
 	site      site
+	build     string // names the program and its templates
 	rules     config.Rules
 	directory *derived[everything, []listed]
 	threads   *derived[threadsOf, threads]
@@ -106,7 +106,7 @@ func New(o Options) (*Pages, error) {
 			Relay:    s.URL("ws"), Base: s.URL("http"), Host: s.Address(),
 			Style: template.CSS(style), Script: template.JS(script),
 		},
-		rules: rules, directory: newDerived[everything, []listed](1), threads: newDerived[threadsOf, threads](keptThreads),
+		build: build(), rules: rules, directory: newDerived[everything, []listed](1), threads: newDerived[threadsOf, threads](keptThreads),
 		renderings: newRenderings(),
 
 		pages:   template.Must(template.New("pages").Funcs(template.FuncMap{"at": s.At, "ago": ago}).Parse(source)),
@@ -332,6 +332,10 @@ func (p *Pages) repositoryHome(w http.ResponseWriter, r *http.Request, repo *rep
 		p.broken(w, r, err)
 		return
 	}
+	tag := p.version(r, repo)
+	if unchanged(w, r, tag) {
+		return
+	}
 	data := p.repositoryPage(repo)
 	var ages proto.RepoAgesAnswer
 	if repo.Head != "" {
@@ -351,12 +355,19 @@ func (p *Pages) repositoryHome(w http.ResponseWriter, r *http.Request, repo *rep
 	if data.Away = err != nil; data.Away {
 		p.Log.Debug("a page without its files", "repository", repo.Path, "error", err)
 	}
+	if !data.Away && data.Code != nil && data.Code.refsSum == repo.refsSum && ages.RefsSum == repo.refsSum {
+		w.Header().Set("ETag", tag)
+	}
 	repo.arrange(ages.Times)
 	p.show(w, r, http.StatusOK, "repository", data)
 }
 
 // repositoryCode answers with a folder, a file or commits of a branch or tag.
 func (p *Pages) repositoryCode(w http.ResponseWriter, r *http.Request, repo *repository, v view, client string) {
+	tag := p.version(r, repo)
+	if unchanged(w, r, tag) {
+		return
+	}
 	data := p.repositoryPage(repo)
 	var content *proto.RepoFile
 	var err error
@@ -369,9 +380,14 @@ func (p *Pages) repositoryCode(w http.ResponseWriter, r *http.Request, repo *rep
 		p.broken(w, r, err)
 	case data.Code == nil, v.Raw && content == nil:
 		p.NotFound(w, r)
-	case v.Raw:
-		raw(w, r, content)
 	default:
+		if data.Code.refsSum == repo.refsSum {
+			w.Header().Set("ETag", tag)
+		}
+		if v.Raw {
+			raw(w, r, content, v.Commit == data.Code.Commit.ID)
+			return
+		}
 		p.show(w, r, http.StatusOK, "code", data)
 	}
 }
@@ -418,25 +434,19 @@ const leastPacked = 1 << 10
 // packers are kept for use again: to make one takes a megabyte of memory.
 var packers = sync.Pool{New: func() any { return gzip.NewWriter(nil) }}
 
-// etag names a content.
-func etag(content []byte) string {
-	sum := sha256.Sum256(content)
-	return `"` + base64.RawURLEncoding.EncodeToString(sum[:16]) + `"`
-}
-
-// send sends a page, packed where the client takes that, or says that it has not changed.
+// send sends a page, packed where the client takes that, or says that it has not changed. Without a
+// tag (ETag) it is named by its content.
 func send(w http.ResponseWriter, r *http.Request, status int, page []byte) {
 	h := w.Header()
-	h.Add("Vary", "Accept-Encoding")
 	if status == http.StatusOK {
-		tag := etag(page)
-		h.Set("ETag", tag)
-		h.Set("Cache-Control", "no-cache") // it is asked each time whether the page has changed
-		if slices.Contains(strings.Split(strings.ReplaceAll(r.Header.Get("If-None-Match"), " ", ""), ","), tag) {
-			w.WriteHeader(http.StatusNotModified)
+		tag := cmp.Or(h.Get("ETag"), etag(page))
+		if unchanged(w, r, tag) {
 			return
 		}
+		h.Set("ETag", tag)
+		h.Set("Cache-Control", askAgain)
 	}
+	h.Add("Vary", "Accept-Encoding")
 	if len(page) >= leastPacked && takesGzip(r) {
 		h.Set("Content-Encoding", "gzip")
 		w.WriteHeader(status)

@@ -15,6 +15,7 @@ import (
 	"tendril.dev/lib/authority"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/nostr"
+	"tendril.dev/proto"
 )
 
 // Bounds of what a page shows or looks at. Strangers write all of it.
@@ -51,6 +52,9 @@ type repository struct {
 	ReadOnly                      bool // it cannot be pushed to
 	Branches, Tags                []reference
 	More                          int // references that are not shown
+
+	active  time.Time // when the announcement or the state was signed, whichever is newer
+	refsSum string    // of what the state names, as [proto.SumOfRefs] makes it; "": there is no state
 }
 
 // reference is a branch or a tag.
@@ -84,7 +88,7 @@ func (p *Pages) repository(v *eventdb.View, pubkey, identifier string) (*reposit
 	}
 	names := people{view: v}
 	r := &repository{
-		ref: a.Ref, Announced: timeOf(ev, time.Now()),
+		ref: a.Ref, Announced: timeOf(ev, time.Now()), active: timeOf(ev, time.Now()),
 		Name: nameOf(a), Description: clip(a.Description, maxText), Identifier: identifier,
 		Owner: names.of(pubkey), Path: nostr.RepositoryURLPath(owner, identifier),
 		NostrURL: nostrURL(owner, p.site.Relay, identifier),
@@ -184,7 +188,10 @@ func (r *repository) addState(ev *nostr.Event) {
 	if err != nil {
 		return // ingest accepts none that cannot be read
 	}
-	r.Head = strings.TrimPrefix(state.Head, "refs/heads/")
+	if at := timeOf(ev, time.Now()); at.After(r.active) {
+		r.active = at
+	}
+	r.Head, r.refsSum = strings.TrimPrefix(state.Head, "refs/heads/"), proto.SumOfRefs(state.Refs)
 	for name, commit := range state.Refs {
 		if branch, ok := strings.CutPrefix(name, "refs/heads/"); ok {
 			r.Branches = append(r.Branches, r.reference("branch", branch, commit))
