@@ -144,7 +144,7 @@ type RepoFolderAnswer struct {
 	Entries []RepoEntry `json:"entries,omitempty"`
 	More    bool        `json:"more,omitempty"` // the folder has more entries
 	Readme  *RepoFile   `json:"readme,omitempty"`
-	File    *RepoFile   `json:"file,omitempty"` // absent: the path is that of a folder
+	File    *RepoFile   `json:"file,omitempty"`     // absent: the path is that of a folder
 	RefsSum string      `json:"refs_sum,omitempty"` // see SumOfRefs
 }
 

@@ -173,8 +173,8 @@ func TestWrongUseIsOneSentence(t *testing.T) {
 		                  | up                                   | 1 | NO-DOMAIN
 		domain            | up --git-processes=0                 | 1 | NGIT_GIT_PROCESSES is "0": want 1 to 100000
 		domain, read-only | up                                   | 1 | NGIT_ARCHIVE_READ_ONLY is "true": nothing is archived: want NGIT_ARCHIVE_ALL…
-		domain            | up --domian=x                        | 1 | unknown flag --domian, did you mean "--domain"? (see "tendril up --help")
-		                  | up --domain                          | 1 | --domain has no value: want --domain=……
+		domain            | up --domian=x                        | 2 | unknown flag --domian, did you mean "--domain"? (see "tendril up --help")
+		                  | up --domain                          | 2 | --domain has no value: want --domain=……
 		domain            | up --relay-data-path=FILE            | 1 | NGIT_RELAY_DATA_PATH is "FILE": not a directory; want a folder that this user may write to
 		domain, folder    | up                                   | 1 | purgatory: NGIT_GIT_DATA_PATH is "FILE"…
 		domain            | up --nats-url=nats://127.0.0.1:1     | 1 | connect to NATS nats://127.0.0.1:1: nats: no servers available for connection
@@ -182,20 +182,24 @@ func TestWrongUseIsOneSentence(t *testing.T) {
 		domain, port      | up                                   | 1 | gateway: NGIT_BIND_ADDRESS is "PORT": …
 		domain, bus       | up                                   | 1 | NGIT_NATS_LISTEN is "PORT": …
 		                  | run ingest                           | 1 | NO-DOMAIN
-		domain            | run --log-level=debug                | 1 | expected "<service> ..." (see "tendril run --help")
-		domain            | run gateway ingset                   | 1 | <service> ... must be one of "ingest","purgatory","discovery","relayconn","gateway" but got "ingset"…
+		domain            | run --log-level=debug                | 2 | expected "<service> ..." (see "tendril run --help")
+		domain            | run gateway ingset                   | 2 | <service> ... must be one of "ingest","purgatory","discovery","relayconn","gateway" but got "ingset"…
 		domain            | run gateway discovery                | 1 | NGIT_NATS_URL is not set: a service that runs alone needs a NATS server that the others share («tendril up» embeds one)
-		domain            | serve                                | 1 | unexpected argument serve (see "tendril --help")
-		                  | repo                                 | 1 | expected one of "list", "show", "restore", "remove" (see "tendril repo --help")
-		                  | up --relay-owner-nsec=nsec1x         | 1 | NGIT_RELAY_OWNER_NSEC must not be given as a flag, which every user of this machine can read: set it in the environment or in .env, or keep the key in a file or a systemd credential
-		                  | repo show tree                       | 1 | <repository>: "tree" is no repository: want npub1…/identifier, its address, naddr1… or 30617:<pubkey>:<identifier> (see "tendril repo show --help")
-		                  | logins init                          | 1 | expected "<folder>" (see "tendril logins init --help")
+		domain            | serve                                | 2 | unexpected argument serve (see "tendril --help")
+		                  | repo                                 | 2 | expected one of "list", "show", "restore", "remove" (see "tendril repo --help")
+		                  | up --relay-owner-nsec=nsec1x         | 2 | NGIT_RELAY_OWNER_NSEC must not be given as a flag, which every user of this machine can read: set it in the environment or in .env, or keep the key in a file or a systemd credential
+		                  | repo show tree                       | 2 | <repository>: "tree" is no repository: want npub1…/identifier, its address, naddr1… or 30617:<pubkey>:<identifier> (see "tendril repo show --help")
+		nowhere           | why tree                             | 2 | <subject>: "tree" is not understood: …
+		nowhere           | why identifier:tree                  | 2 | <subject>: identifier:tree is of many: why tells of one event, repository or relay; «tendril repo list tree» lists repositories (see "tendril why --help")
+		                  | up --git-processes=many              | 1 | NGIT_GIT_PROCESSES is "many": want a whole number
+		                  | status --wait=long                   | 2 | --wait is "long": want a time with its unit, like 500ms, 30s, 5m or 24h
+		                  | logins init                          | 2 | expected "<folder>" (see "tendril logins init --help")
 		nowhere           | status                               | 1 | NO-SERVER
 		                  | status --nats-listen=none            | 1 | NGIT_NATS_LISTEN is "none": the NATS of «tendril up» listens nowhere…
 		empty             | status                               | 1 | NATS at EMPTY has no streams of Tendril: none has run with it
 		empty             | export -o out.jsonl                  | 1 | NATS at …
 		empty             | export --git copies                  | 1 | NGIT_GIT_DATA_PATH is "./data/git": list repositories: open…
-		empty             | export --from https://x              | 1 | --from says where repositories are copied from; want --git too…
+		empty             | export --from https://x              | 2 | --from says where repositories are copied from; want --git too…
 		empty             | import file                          | 1 | NATS at …
 		empty             | import none.jsonl                    | 1 | open none.jsonl: no such file…
 		empty             | import https://relay.example.com     | 1 | https://relay.example.com is no URL of a relay, and no file; want ws:// or wss://…
@@ -375,13 +379,13 @@ func TestCommandsOnARunningSystem(t *testing.T) {
 		repo list --json                            | 0 | []
 		export -o copy.jsonl                        | 0 | events written to copy.jsonl
 		export -o copy.jsonl --json                 | 0 | { & "events": 
-		export --json                               | 1 | want --output FILE
+		export --json                               | 2 | want --output FILE
 		logins init more --json                     | 0 | [ & "more/users.conf",
-		ban tree                                    | 1 | write identifier:tree
-		ban https://git.example.com/tree.git       | 1 | is not understood: its path has no npub
+		ban tree                                    | 2 | write identifier:tree
+		ban https://git.example.com/tree.git       | 2 | is not understood: its path has no npub
 		ban identifier:tree                             | 0 | identifier identifier:tree is banned
 		unban identifier:tree --json                      | 0 | { & "what": "identifier:tree",
-		ban identifier:tree wss://relay.example --purge   | 1 | nothing is stored of wss://relay.example
+		ban identifier:tree wss://relay.example --purge   | 2 | nothing is stored of wss://relay.example
 		bans --json                                 | 0 | []
 		export --nats-password=hunter3              | 1 | tendril: NGIT_NATS_PASSWORD is wrong:`) {
 		args := strings.Fields(c[0])

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/term"
 
+	"tendril.dev/lib/authority"
 	"tendril.dev/lib/gitquery"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/subject"
@@ -140,9 +141,13 @@ func (c *repoList) choose(list []proto.RepoStatus) []proto.RepoStatus {
 	return list
 }
 
-// shownRepo is a repository with its branches and tags, as many as are shown.
+// shownRepo is a repository with its address, who speaks for it, and its branches and tags, as many
+// as are shown.
 type shownRepo struct {
 	proto.RepoStatus
+	URL             string                `json:"url,omitempty"`
+	Maintainers     []string              `json:"maintainers,omitempty"` // confirmed, npubs
+	Invited         []string              `json:"invited,omitempty"`     // without rights, npubs
 	Head            string                `json:"head,omitempty"`
 	BranchesAndTags []proto.RepoReference `json:"branches_and_tags,omitempty"`
 	More            bool                  `json:"more,omitempty"` // branches and tags
@@ -164,9 +169,19 @@ func (c *repoShow) Run() error {
 }
 
 func (r *reader) show(ref nostr.RepoRef) (s shownRepo, err error) {
+	progress, err := r.Conn.SubscribeSync(proto.SubjectProgress)
+	if err != nil {
+		return s, fmt.Errorf("listen to the processes: %w", err)
+	}
 	if s.RepoStatus, err = r.workers().Show(r.ctx, ref); err != nil || s.Damage != "" {
 		return s, err
 	}
+	t := &teller{reader: &reader{Bus: r.Bus, ctx: r.ctx}} // all else is shown also where ingest does not answer
+	if all := t.announcements(ref.Identifier); all.By(ref.PubKey) != nil {
+		group := authority.Of(all, ref.PubKey)
+		s.Maintainers, s.Invited = npubs(group.Confirmed), npubs(group.Invited)
+	}
+	s.URL = homeIn(progress) + nostr.RepositoryURLPath(nostr.Npub(ref.PubKey), ref.Identifier)
 	for page, err := range r.workers().References(r.ctx, ref) {
 		if err != nil {
 			return s, err
@@ -179,6 +194,14 @@ func (r *reader) show(ref nostr.RepoRef) (s shownRepo, err error) {
 		}
 	}
 	return s, nil
+}
+
+// npubs are keys as people write them.
+func npubs(keys []string) (list []string) {
+	for _, key := range keys {
+		list = append(list, nostr.Npub(key))
+	}
+	return list
 }
 
 // Run implements the command.
@@ -260,6 +283,7 @@ func writeRepo(w io.Writer, s shownRepo, now time.Time) {
 	}
 	rows := [][]any{
 		{"repository", nameRepo(s.Ref)},
+		{"address", cmp.Or(s.URL, "-")},
 		{"state", state},
 		{"since", s.Since},
 		{"announcement", cmp.Or(s.Announcement, "-")},
@@ -271,6 +295,8 @@ func writeRepo(w io.Writer, s shownRepo, now time.Time) {
 	if s.NoAuthority != "" {
 		rows = append(rows, []any{"authority", s.NoAuthority})
 	}
+	rows = append(rows, namedPeople("maintainers", s.Maintainers)...)
+	rows = append(rows, namedPeople("invited", s.Invited)...)
 	for _, r := range s.BranchesAndTags {
 		name, head := strings.TrimPrefix(r.Name, "refs/"), ""
 		if r.Name == s.Head {
@@ -282,6 +308,17 @@ func writeRepo(w io.Writer, s shownRepo, now time.Time) {
 		rows = append(rows, []any{"more", "git ls-remote shows all branches and tags"})
 	}
 	table(w, "", rows, cells)
+}
+
+// namedPeople are rows that name people, a few of them.
+func namedPeople(what string, names []string) (rows [][]any) {
+	for n, name := range names {
+		if n == mostTold {
+			return append(rows, []any{what, fmt.Sprintf("and %d more", len(names)-n)})
+		}
+		rows = append(rows, []any{what, name})
+	}
+	return rows
 }
 
 func whyEnded(s proto.RepoStatus) string {

@@ -125,10 +125,11 @@ func TestWriteRepo(t *testing.T) {
 		}
 	}
 	shown := shownRepo{RepoStatus: proto.RepoStatus{Ref: ref}, Head: "refs/heads/main", More: true}
+	shown.URL, shown.Maintainers = "https://git.example.com/x.git", slices.Repeat([]string{npub}, 12)
 	shown.BranchesAndTags = []proto.RepoReference{{Name: "refs/heads/main", Object: "c1"}, {Name: "refs/tags/\x1b[2J", Object: "c2"}}
 	var b strings.Builder
-	const want = "heads/main    c1 (HEAD)\ntags/?[2J     c2\nmore          git ls-remote shows all branches and tags\n"
-	if writeRepo(&b, shown, noon); !strings.HasSuffix(b.String(), want) {
+	const want = "maintainers   and 2 more\nheads/main    c1 (HEAD)\ntags/?[2J     c2\nmore          git ls-remote shows all branches and tags\n"
+	if writeRepo(&b, shown, noon); !strings.HasSuffix(b.String(), want) || !strings.Contains(b.String(), "address       "+shown.URL+"\n") {
 		t.Errorf("no %q in\n%s", want, b.String())
 	}
 }

@@ -232,6 +232,9 @@ func TestPagesOfFiles(t *testing.T) {
 		                              | 200 | <bdi>A</bdi>
 		                              | 200 | r.git?branch=main&amp;path=docs
 		?branch=main                  | 200 | <em>title</em>
+		?branch=main                  | 200 | <title>Files of main: r</title>
+		?branch=main&path=a%3Cb.go    | 200 | <title>a&lt;b.go at main: r</title>
+		?branch=main&log=0            | 200 | <title>Commits of main: r</title>
 		?branch=main&path=a%3Cb.go    | 200 | &lt;script&gt;
 		?branch=main&path=big         | 200 | too large to be shown
 		?branch=main&path=nothing     | 404 | Not here

@@ -125,6 +125,20 @@ func (c *code) URL() string {
 	return c.at(c.Place)
 }
 
+// Last is the name of the folder or file itself.
+func (c *code) Last() string { return path.Base(c.Place) }
+
+// Title says what the page shows.
+func (c *code) Title() string {
+	switch {
+	case c.Log:
+		return "Commits of " + c.Name
+	case c.Place == "":
+		return "Files of " + c.Name
+	}
+	return c.Place + " at " + c.Name
+}
+
 // RootURL is the page of the root folder.
 func (c *code) RootURL() string { return c.at("") }
 
@@ -274,8 +288,9 @@ func visible(s string) string {
 const rawPolicy = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
 
 // raw answers with a file as it is: images as such, all else as text, so that no browser runs it.
-// isFixed: the address names the commit too, so there will never be another file.
-func raw(w http.ResponseWriter, r *http.Request, f *proto.RepoFile, isFixed bool) {
+// tag names it (ETag); without one its content does. isFixed: the address names the commit too, so
+// there will never be another file.
+func raw(w http.ResponseWriter, r *http.Request, f *proto.RepoFile, tag string, isFixed bool) {
 	if f.Bytes > int64(len(f.Data)) {
 		http.Error(w, fmt.Sprintf("this file has %s: clone the repository to read it", humanize.IBytes(uint64(f.Bytes))),
 			http.StatusRequestEntityTooLarge)
@@ -294,7 +309,7 @@ func raw(w http.ResponseWriter, r *http.Request, f *proto.RepoFile, isFixed bool
 	h.Set("Content-Type", kind)
 	h.Set("Content-Security-Policy", rawPolicy)
 	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("ETag", cmp.Or(h.Get("ETag"), etag(f.Data)))
+	h.Set("ETag", cmp.Or(tag, etag(f.Data)))
 	if h.Set("Cache-Control", askAgain); isFixed {
 		h.Set("Cache-Control", forEver)
 	}

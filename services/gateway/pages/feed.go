@@ -66,14 +66,14 @@ func (p *Pages) Feed(w http.ResponseWriter, r *http.Request, client string) {
 			Links: []feedLink{{"alternate", about.Base + one.Path}}, Summary: one.Description,
 		})
 	}
-	p.sendFeed(w, r, f)
+	p.sendFeed(w, r, f, "")
 }
 
 // tagFeed answers with the tags of a repository, the newest one first. A tag whose age its worker
 // does not know has no place among them.
 func (p *Pages) tagFeed(w http.ResponseWriter, r *http.Request, repo *repository, client string) {
-	tag := p.version(r, repo)
-	if unchanged(w, r, tag) {
+	version := p.version(r, repo)
+	if unchanged(w, r, version) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), p.Workers.Patience+askTime)
@@ -83,8 +83,8 @@ func (p *Pages) tagFeed(w http.ResponseWriter, r *http.Request, repo *repository
 		p.broken(w, r, err)
 		return
 	}
-	if ages.RefsSum == repo.refsSum {
-		w.Header().Set("ETag", tag)
+	if ages.RefsSum != repo.refsSum {
+		version = ""
 	}
 	repo.arrange(ages.Times)
 	base := p.about().Base
@@ -100,7 +100,7 @@ func (p *Pages) tagFeed(w http.ResponseWriter, r *http.Request, repo *repository
 			Updated: feedTime(tag.At), Author: p.feedAuthor(repo.Owner), Links: []feedLink{{"alternate", base + tag.URL}},
 		})
 	}
-	p.sendFeed(w, r, f)
+	p.sendFeed(w, r, f, version)
 }
 
 // feedID is the IRI of a repository.
@@ -115,7 +115,8 @@ func (p *Pages) feedAuthor(owner person) feedAuthor {
 
 func feedTime(at time.Time) string { return at.UTC().Format(time.RFC3339) }
 
-func (p *Pages) sendFeed(w http.ResponseWriter, r *http.Request, f feed) {
+// sendFeed sends a feed that has a tag (ETag), or with "" that of its content.
+func (p *Pages) sendFeed(w http.ResponseWriter, r *http.Request, f feed, tag string) {
 	f.Updated = feedTime(time.Unix(0, 0))
 	if len(f.Entries) > 0 {
 		f.Updated = f.Entries[0].Updated
@@ -133,7 +134,7 @@ func (p *Pages) sendFeed(w http.ResponseWriter, r *http.Request, f feed) {
 	}
 	w.Header().Set("Content-Type", feedType)
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	send(w, r, http.StatusOK, b.Bytes())
+	send(w, r, http.StatusOK, b.Bytes(), tag)
 }
 
 // printable leaves out of a text what people would not see.

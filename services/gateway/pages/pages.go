@@ -355,11 +355,11 @@ func (p *Pages) repositoryHome(w http.ResponseWriter, r *http.Request, repo *rep
 	if data.Away = err != nil; data.Away {
 		p.Log.Debug("a page without its files", "repository", repo.Path, "error", err)
 	}
-	if !data.Away && data.Code != nil && data.Code.refsSum == repo.refsSum && ages.RefsSum == repo.refsSum {
-		w.Header().Set("ETag", tag)
+	if data.Away || data.Code == nil || data.Code.refsSum != repo.refsSum || ages.RefsSum != repo.refsSum {
+		tag = ""
 	}
 	repo.arrange(ages.Times)
-	p.show(w, r, http.StatusOK, "repository", data)
+	p.render(w, r, http.StatusOK, "repository", data, tag)
 }
 
 // repositoryCode answers with a folder, a file or commits of a branch or tag.
@@ -381,14 +381,14 @@ func (p *Pages) repositoryCode(w http.ResponseWriter, r *http.Request, repo *rep
 	case data.Code == nil, v.Raw && content == nil:
 		p.NotFound(w, r)
 	default:
-		if data.Code.refsSum == repo.refsSum {
-			w.Header().Set("ETag", tag)
+		if data.Code.refsSum != repo.refsSum {
+			tag = ""
 		}
 		if v.Raw {
-			raw(w, r, content, v.Commit == data.Code.Commit.ID)
+			raw(w, r, content, tag, v.Commit == data.Code.Commit.ID)
 			return
 		}
-		p.show(w, r, http.StatusOK, "code", data)
+		p.render(w, r, http.StatusOK, "code", data, tag)
 	}
 }
 
@@ -413,6 +413,11 @@ func (p *Pages) broken(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 func (p *Pages) show(w http.ResponseWriter, r *http.Request, status int, page string, data any) {
+	p.render(w, r, status, page, data, "")
+}
+
+// render makes a page and sends it. tag names it (ETag); without one its content does.
+func (p *Pages) render(w http.ResponseWriter, r *http.Request, status int, page string, data any, tag string) {
 	var b bytes.Buffer
 	if err := p.pages.ExecuteTemplate(&b, page, data); err != nil {
 		p.Log.Error("a page's template failed", "page", page, "error", err)
@@ -425,7 +430,7 @@ func (p *Pages) show(w http.ResponseWriter, r *http.Request, status int, page st
 	h.Set("Content-Security-Policy", policy(icon))
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "no-referrer")
-	send(w, r, status, []byte(harmless(b.String())))
+	send(w, r, status, []byte(harmless(b.String())), tag)
 }
 
 // leastPacked is the size from which an answer is worth being packed, in bytes.
@@ -434,12 +439,12 @@ const leastPacked = 1 << 10
 // packers are kept for use again: to make one takes a megabyte of memory.
 var packers = sync.Pool{New: func() any { return gzip.NewWriter(nil) }}
 
-// send sends a page, packed where the client takes that, or says that it has not changed. Without a
-// tag (ETag) it is named by its content.
-func send(w http.ResponseWriter, r *http.Request, status int, page []byte) {
+// send sends a page, packed where the client takes that, or says that it has not changed. tag names
+// it (ETag); without one its content does.
+func send(w http.ResponseWriter, r *http.Request, status int, page []byte, tag string) {
 	h := w.Header()
 	if status == http.StatusOK {
-		tag := cmp.Or(h.Get("ETag"), etag(page))
+		tag = cmp.Or(tag, etag(page))
 		if unchanged(w, r, tag) {
 			return
 		}
