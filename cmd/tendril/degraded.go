@@ -53,7 +53,7 @@ func (r *report) degraded() (sentences []string) {
 	}
 	failing := 0
 	for _, relay := range r.Relays {
-		if relay.Failures > 0 {
+		if relay.fails() {
 			failing++
 		}
 	}

@@ -121,6 +121,9 @@ type relayRow struct {
 	proto.RelayState
 }
 
+// fails reports whether the relay cannot be reached, or is left alone because it could not.
+func (l relayRow) fails() bool { return l.Failures > 0 || !l.NaughtyUntil.IsZero() }
+
 // none stands for the worker of what no worker holds.
 const none = "none"
 
@@ -229,11 +232,15 @@ func (r *report) write(w io.Writer) {
 	table(w, "\nSHARDS HELD BY|SHARDS", slices.Sorted(maps.Keys(r.Shards)),
 		func(worker string) []any { return []any{worker, r.Shards[worker]} })
 	trouble := func(l relayRow) string {
-		if l.Failures == 0 {
-			return "-"
-		}
 		// The row names the relay, so its error need not.
-		return fmt.Sprintf("%d × %s", l.Failures, clip(strings.TrimPrefix(l.LastError, "open WebSocket to "+l.URL+": ")))
+		text := clip(strings.TrimPrefix(l.LastError, "open WebSocket to "+l.URL+": "))
+		switch {
+		case !l.fails():
+			return "-"
+		case l.Failures == 0: // which is not counted where it is the relay's own
+			return text
+		}
+		return fmt.Sprintf("%d × %s", l.Failures, text)
 	}
 	var listed, further []relayRow
 	for _, l := range r.Relays {

@@ -132,6 +132,7 @@ func TestWriteReport(t *testing.T) {
 		"held": {"events":3,"by":{"waiting announcement":2,"silent kind 9":1},"hunts":1}, "shards": {"p1":2,"none":1},
 		"relays": [
 			{"relay":"a.example","state":"connected","health":"healthy","worker":"r1","repos":7,"roots":9,"subscriptions":2,"complete_until":"2026-01-02T12:00:00Z"},
+			{"relay":"c.example","state":"disconnected","health":"degraded","naughty_until":"2026-01-02T12:00:00Z","last_error":"no such host"},
 			{"relay":"b.example","state":"disconnected","health":"dead","failures":8,"url":"wss://b.example","last_error":"open WebSocket to wss://b.example: `+strings.Repeat(`no\n`, 50)+`"}]}`)
 	var b strings.Builder
 	r.write(&b)
@@ -163,9 +164,10 @@ SHARDS HELD BY  SHARDS
 none            1
 p1              2
 
-RELAY      STATE         HEALTH   WORKER  REPOSITORIES  ROOT EVENTS  OPEN  COMPLETE UNTIL       LAST ERROR
-a.example  connected     healthy  r1      7             9            2     2026-01-02 12:00:00  -
-b.example  disconnected  dead     none    0             0            0     -                    8 × no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?…
+RELAY      STATE         HEALTH    WORKER  REPOSITORIES  ROOT EVENTS  OPEN  COMPLETE UNTIL       LAST ERROR
+a.example  connected     healthy   r1      7             9            2     2026-01-02 12:00:00  -
+c.example  disconnected  degraded  none    0             0            0     -                    no such host
+b.example  disconnected  dead      none    0             0            0     -                    8 × no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?…
 `
 	if b.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
@@ -187,6 +189,7 @@ func TestDegraded(t *testing.T) {
 		"bytes":50    | "bytes":95                     | the log has 95 B of at most 100 B
 		"free":10     | "free":4                       | up u: the disk of ./data has 4 B free of 100 B
 		"b.example"   | "b.example","failures":1       | none of 2 relays can be reached
+		"b.example"   | "b.example","naughty_until":"2026-01-02T12:00:00Z" | none of 2 relays can be reached
 		"up u",       | "up u","troubles":{"full":"x"}, | up u: full: x`) {
 		if !strings.Contains(good, row[0]) {
 			t.Fatalf("%s is not in the report", row[0])

@@ -108,12 +108,13 @@ func (v *dailyVisits) visit(ctx context.Context, what session.Wanted) {
 	}
 	now := time.Now()
 	daily := !v.state.NextDaily.After(now)
-	v.state.LastConnected, v.state.Further, v.state.Worker, v.state.Rules = now, true, v.Worker, v.Hash
+	v.state.Further, v.state.Worker, v.state.Rules = true, v.Worker, v.Hash
 	if err != nil {
 		v.state.Failures, v.state.LastError = v.state.Failures+1, err.Error()
 		v.state.NextAttempt = now.Add(backoff.After(v.state.Failures, revisitFirst, revisitMost))
 		v.log.Debug("a visit of a relay has failed", "url", v.state.URL, "again", v.state.NextAttempt, "error", err)
 	} else {
+		v.state.LastConnected = now
 		v.state.Failures, v.state.LastError, v.state.NextAttempt = 0, "", now.Add(visitPause)
 		v.state.Confirmed = max(v.state.Confirmed, what.Mark.Target)
 		if daily {
