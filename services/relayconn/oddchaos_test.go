@@ -68,9 +68,6 @@ func TestOddRelaysDisturbed(t *testing.T) {
 			other.make(&is)
 			names = append(names, other.name)
 		}
-		if is.newest > 0 && is.early > 0 { // known to lose something where it is disturbed, now and then
-			is.early = 0
-		}
 		faults := map[int]fault{1 + rnd.IntN(150): kinds[rnd.IntN(len(kinds))]}
 		half := rnd.IntN(2) == 0
 		simulate(t, is, simulated, func(m *simulation) {

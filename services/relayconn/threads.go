@@ -40,7 +40,8 @@ type threads struct {
 	early  map[string][]string // ids of replies that were heard before what they name, by that
 	heard  int                 // how many these are
 	whole  bool                // all replies that were ever accepted were heard, and what is early has them
-	unread []string            // root events below which nothing was asked for yet
+	forgot bool                // some that were early were forgotten
+	unread []string            // events below which nothing was asked for yet: root events, and see reply
 }
 
 // root notes that a list has a root event.
@@ -72,12 +73,16 @@ func (t *threads) put(id string, p place) {
 	}
 }
 
-// reply puts an event below another, unless it has a place or there is none.
+// reply puts an event below another, unless it has a place or there is none. What names it may have
+// been forgotten; then it is asked for.
 func (t *threads) reply(id string, parent place) (put bool) {
 	if _, again := t.places[id]; again || parent.generation >= generations || len(parent.ids) >= t.limit {
 		return false
 	}
 	parent.ids = append(parent.ids, id)
+	if t.forgot {
+		t.unread = append(t.unread, id)
+	}
 	t.put(id, place{parent.thread, parent.generation + 1})
 	return true
 }
@@ -95,28 +100,15 @@ func (t *threads) add(ev *nostr.Event) []*list {
 	if known {
 		return nil
 	}
-	if t.heard += len(names); t.heard > mostEarly {
-		t.forgetEarly()
+	if t.heard += len(names); t.heard > mostEarly { // from now on what is below an event is asked for
+		clear(t.early)
+		t.heard, t.whole, t.forgot = 0, false, true
 		return nil
 	}
 	for _, id := range names {
 		t.early[id] = append(t.early[id], ev.ID)
 	}
 	return nil
-}
-
-// forgetEarly forgets what was heard early: from now on what is below root events is read. Below those
-// that are known nothing was read, and a reply to a reply may be among what is forgotten.
-func (t *threads) forgetEarly() {
-	if t.whole {
-		for id, p := range t.places {
-			if p.generation == 0 {
-				t.unread = append(t.unread, id)
-			}
-		}
-	}
-	clear(t.early)
-	t.heard, t.whole = 0, false
 }
 
 // below are the events below the root events of a list, sorted.

@@ -29,23 +29,23 @@ type Reminders struct {
 	first time.Time // none is due before; zero: there is none
 }
 
-// Add has an event asked for at a time. One for which there is no room comes with the daily start.
-func (r *Reminders) Add(id string, at, now time.Time) {
+// Add has an event asked for at a time, and reports whether there is room for one more. What would be
+// due after the daily start comes with that.
+func (r *Reminders) Add(id string, at, now time.Time) (added bool) {
 	var bin [32]byte
-	if nostr.ReadHex(bin[:], id) && at.Sub(now) <= longestReminder {
-		r.add(bin, at)
-	}
+	return !nostr.ReadHex(bin[:], id) || at.Sub(now) > longestReminder || r.add(bin, at)
 }
 
-func (r *Reminders) add(id [32]byte, at time.Time) {
+func (r *Reminders) add(id [32]byte, at time.Time) (added bool) {
 	if len(r.at) >= mostReminders {
-		return
+		return false
 	}
 	if r.at == nil {
 		r.at = map[[32]byte]time.Time{}
 	}
 	r.at[id] = at
 	r.first = earlier(r.first, at)
+	return true
 }
 
 // take takes what is due, as much of it as there is room for. The rest stays due.

@@ -165,6 +165,30 @@ func TestManyRemindersAtOnce(t *testing.T) {
 	})
 }
 
+// TestMoreRemindersThanRoom: what ingest takes later, and is not kept in mind, is found again.
+func TestMoreRemindersThanRoom(t *testing.T) {
+	bubble(t, func(t *testing.T, p *play) {
+		p.session.Reminders = &session.Reminders{}
+		for n := 0; p.session.Reminders.Add(fmt.Sprintf("%064x", n+1), time.Now().Add(20*time.Hour), time.Now()); n++ {
+		}
+		old := issue(5, "30617:aa:000")
+		p.stored = []*nostr.Event{old}
+		p.with(func() {
+			p.later = "restricted: purgatory is crowded"
+			p.retry = time.Now().Add(10 * time.Minute)
+		})
+		p.begin()
+		p.wants(1)
+		sleep(9 * time.Minute)
+		p.with(func() { p.stored = append(p.stored, issue(nostr.Now(), "30617:aa:000")) })
+		sleep(12 * time.Minute)
+		if !p.hasAccepted(old.ID) {
+			t.Error("it was not asked for again")
+		}
+		p.complete(1)
+	})
+}
+
 // TestByIDAfterAnEarlyEOSE: what comes after the end of the answer is taken in, as of the past.
 func TestByIDAfterAnEarlyEOSE(t *testing.T) {
 	bubble(t, func(t *testing.T, p *play) {

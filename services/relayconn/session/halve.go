@@ -126,35 +126,71 @@ func (h *history) divide(t *task, now time.Time, shorter bool) bool {
 	return h.divideTime(t, now)
 }
 
-// divideTime has two halves of the time asked for, if it can be halved. The newer is asked for first:
-// the older one would only be refused too.
+// divideTime has two parts of the time asked for, if it can be divided: halves, or the newer is as
+// long as the relay is known to take. The newer is asked for first: the older one would only be
+// refused too.
 func (h *history) divideTime(t *task, now time.Time) bool {
 	if t.fetches || h.governor.alone >= mostAlone {
 		return false
 	}
 	filters, b := t.Filters(), t.batch
-	from, to := nostr.Timestamp(0), nostr.Timestamp(now.Unix())
-	if until := filters[0].Until; until != nil {
-		to = *until
-	}
-	if since := filters[0].Since; since != nil {
-		from = *since
-	} else if to > beginning {
-		from = beginning // what is older is in the older half, which has no since
-	}
-	if to-from <= 1 {
+	from, to := t.times(now)
+	switch {
+	case to <= beginning && filters[0].Since == nil && now.Unix() > int64(beginning):
+		h.warn("too old", "the relay takes too short a time to be asked for what is dated so long ago", "before", to.Time())
+		h.goOn(t)
+		return true
+	case to-from <= 1:
 		return false
 	}
 	middle := from + (to-from)/2
+	learns := to - middle
+	if long := h.governor.limits.Long(); long > 0 && (to-from > long || filters[0].Since == nil) {
+		middle, learns = max(from, to-long), 0
+	}
 	newer, older := slices.Clone(filters), slices.Clone(filters)
 	for i := range filters {
 		newer[i].Since, older[i].Until = &middle, &middle
 	}
 	first := b.part(NewWalk(newer, t.limit))
-	first.then = b.part(NewWalk(older, t.limit))
-	first.then.then = t.then
+	if first.long, first.then = learns, t.then; middle > 0 { // else there is no older part
+		first.then = b.part(NewWalk(older, t.limit))
+		first.then.then = t.then
+	}
 	h.first(first)
 	return true
+}
+
+// times are those of which a task asks for events now. What is older than the beginning is asked for
+// with the oldest of them.
+func (t *task) times(now time.Time) (from, to nostr.Timestamp) {
+	filter := t.Filters()[0]
+	if to = nostr.Timestamp(now.Unix()); filter.Until != nil {
+		to = *filter.Until
+	}
+	switch {
+	case filter.Since != nil:
+		from = *filter.Since
+	case to > beginning:
+		from = beginning
+	}
+	return from, to
+}
+
+// shorten divides the next task until its time is no longer than the relay takes.
+func (h *history) shorten(now time.Time) {
+	long := h.governor.limits.Long()
+	for long > 0 && len(h.queue) > 0 && h.queue[0].begins() {
+		t := h.queue[0]
+		if from, to := t.times(now); to-from <= long && t.filters[0].Since != nil {
+			return
+		}
+		if h.queue = slices.Delete(h.queue, 0, 1); !h.divideTime(t, now) {
+			h.first(t)
+			return
+		}
+		t.batch.running--
+	}
 }
 
 // part is a task in smaller form than what was refused.
@@ -215,6 +251,7 @@ func (b *batch) separate() (came Set) {
 
 // learn takes over, for what is asked for next, the form in which the relay has answered what it
 // had refused in a larger one.
-func (g *governor) learn(filters []nostr.Filter, limit int) {
-	g.limits.Took(wire.Form{Filters: len(filters), Values: values(filters), Events: limit})
+func (g *governor) learn(t *task) {
+	filters := t.Filters()
+	g.limits.Took(wire.Form{Filters: len(filters), Values: values(filters), Events: t.limit, Long: t.long})
 }

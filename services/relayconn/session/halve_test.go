@@ -110,10 +110,68 @@ func TestSilentSubscription(t *testing.T) {
 			}
 		})
 		p.complete(1)
+		if n := p.published("30617:aa:000"); n != 1 || len(p.listens(issue(nostr.Now(), "30617:aa:000"))) != 1 {
+			t.Errorf("it is open %d times", n)
+		}
+		p.came(2)
+		var opened int
+		p.with(func() {
+			for _, f := range p.asksFor {
+				if f.LimitZero && len(f.Tags["a"]) > 0 {
+					opened++
+				}
+			}
+		})
+		if opened != 2 {
+			t.Errorf("it was opened %d times, want once more than at first", opened)
+		}
 		asked := p.asks()
 		sleep(3 * time.Hour)
-		if n := p.asks() - asked; n == 0 || n > 12 {
+		if n := p.asks() - asked; n == 0 || n > 16 {
 			t.Errorf("%d requests in three hours", n)
+		}
+	})
+}
+
+// TestLateWhereNothingIsLive: what the relay does not take live is asked for again and again, and from
+// time to time further back: it may have been published long after it was made.
+func TestLateWhereNothingIsLive(t *testing.T) {
+	bubble(t, func(t *testing.T, p *play) {
+		p.session.Rules.SilentLook = time.Hour
+		p.session.Asker = &picky{play: p, reason: "invalid: limit must be positive", refuses: func(filters []nostr.Filter) bool {
+			return filters[0].LimitZero
+		}}
+		p.begin()
+		p.wants(1)
+		sleep(3 * time.Hour)
+		p.with(func() { p.stored = []*nostr.Event{issue(nostr.Now()-40*60, "30617:aa:000")} })
+		sleep(time.Hour + time.Minute)
+		p.came(1)
+	})
+}
+
+// TestShortTimes: how long a time the relay takes is learned once. What is older than Nostr is not asked
+// for in so many pieces.
+func TestShortTimes(t *testing.T) {
+	bubble(t, func(t *testing.T, p *play) {
+		time.Sleep(27 * 365 * 24 * time.Hour) // to the days of Nostr
+		const month = 30 * 86400
+		relay := &picky{play: p, reason: "restricted: time range exceeds 30 days", refuses: func(filters []nostr.Filter) bool {
+			f, until := filters[0], nostr.Now()
+			if f.Until != nil {
+				until = *f.Until
+			}
+			return !f.LimitZero && f.IDs == nil && (f.Since == nil || until-*f.Since > month)
+		}}
+		p.session.Asker = relay
+		for n := range 5 {
+			p.stored = append(p.stored, issue(nostr.Now()-nostr.Timestamp(n)*200*86400, "30617:aa:000"))
+		}
+		p.begin()
+		p.wants(1)
+		sleep(time.Hour)
+		if p.complete(1); len(p.accepted) != 5 || relay.refused > 20 || p.asks() > 600 {
+			t.Errorf("%d events came, with %d requests, of which %d were refused", len(p.accepted), p.asks(), relay.refused)
 		}
 	})
 }

@@ -146,19 +146,10 @@ func (s *Session) hearEvent(ctx context.Context, m wire.Message, now time.Time) 
 			lane = proto.LaneSyncDaily
 		}
 		e.batch, e.why, e.waiting = a.batch, a.batch.cause, &a.batch.waiting
-		fresh, enough := a.Saw(m.Event)
-		switch {
-		case fresh && a.batch.byID:
-			a.batch.cameByID(m.Event.ID)
-		case fresh && a.fetches:
-			a.batch.fetched++
-		}
+		fresh := s.history.saw(a, m.Event, now)
 		e.probed = a.probes
-		if enough {
-			s.history.endPage(a, now)
-		}
 		// It came with the page before, or was found where the relay was asked for everything.
-		if !fresh || (a.fetches && !a.batch.byID || a.probes) && !asksFor(a.batch.groups, m.Event) {
+		if !fresh || !a.brings(m.Event) {
 			return s.governor.chargeUseless(ctx)
 		}
 	}
@@ -207,7 +198,11 @@ func (s *Session) judged(e ending) {
 		if e.probed {
 			e.batch.hidden.Store(true)
 		}
-		s.Observer.Judged(e.Event, e.why.source, e.Event.CreatedAt.Time().Before(e.why.liveUntil), e.Verdict)
+		gap := e.Event.CreatedAt.Time().Before(e.why.liveUntil)
+		if gap && e.batch != nil {
+			e.batch.gap.Store(true)
+		}
+		s.Observer.Judged(e.Event, e.why.source, gap, e.Verdict)
 	}
 	if e.Err != nil || e.Known && e.live != nil {
 		s.ends.mu.Lock()
@@ -254,11 +249,10 @@ func (s *Session) hearEnd(ctx context.Context, e ending, now time.Time) error {
 		// The past does not wait for it, or one author could stop every relay. The daily sync
 		// brings the event.
 		return nil
-	case full != nil && !e.Verdict.TakesNoMore():
-		s.Reminders.Add(e.Event.ID, full.Until, now)
+	case full != nil && !e.Verdict.TakesNoMore() && s.Reminders.Add(e.Event.ID, full.Until, now):
 		return nil
 	}
-	if full != nil && full.Until.After(now) {
+	if full != nil && e.Verdict.TakesNoMore() && full.Until.After(now) {
 		s.history.warn("budget",
 			"what the relay brings is not taken today, or the service is full; the past is asked for later", "from", full.Until)
 		s.history.hold(earlier(full.Until, now.Add(24*time.Hour)))

@@ -20,9 +20,9 @@ const (
 	// mostNamed bounds the ids of a batch that are kept in mind, so that none of them is fetched
 	// again that another filter finds as well.
 	mostNamed = 20_000
-	// lateBy is how much earlier than usual a relay that does not reconcile is asked for what was
-	// published late: other servers hold events until their git data has come. lateAfter is when that
-	// begins; there is no hurry.
+	// lateBy is how much earlier than usual a relay is asked by REQ for what was published late: other
+	// servers hold events until their git data has come. lateAfter is when that begins; there is no
+	// hurry.
 	lateBy    = 2 * time.Hour
 	lateAfter = 10 * time.Second
 )
@@ -116,11 +116,13 @@ type batch struct {
 	fetched int                   // events that NIP-77 named and that came
 	below   []below               // what may be hidden, and is asked for by REQ when the rest has ended
 	hidden  atomic.Bool           // a session about everything has not shown all
+	gap     atomic.Bool           // an event came that should have come live before
 
-	// What is done once for a batch: it was begun again for a crowded second; so it was for what came
-	// after an EOSE; it has waited until no other walk was under way.
-	crowded, isLate, waited bool
-	rests                   bool // nothing is left of it but what the relay refuses for good
+	// What is done once for a batch: it was begun again for a crowded second; it has waited until no
+	// other walk was under way.
+	crowded, waited bool
+	grace           time.Duration // how long after an EOSE its pages end, since it has begun
+	rests           bool          // nothing is left of it but what the relay refuses for good
 }
 
 // found reports whether the batch was found by the diff, which would find it again.
@@ -143,7 +145,6 @@ func (b *batch) release(whole bool) {
 // below is what may lie behind all that a relay has shown by NIP-77 of a filter.
 type below struct {
 	filter nostr.Filter
-	until  nostr.Timestamp
 	probe  bool // the filter is for everything
 }
 
@@ -232,6 +233,9 @@ func (h *history) leave(items Set, others []*HistoryLease, why cause, now time.T
 // lookForLate plans to look for events that were published while we were away and made long before,
 // and for those of layer 4.
 func (h *history) lookForLate(items Set, why cause, since nostr.Timestamp, now time.Time) {
+	if items.Empty() {
+		return
+	}
 	since -= nostr.Timestamp(lateBy.Seconds())
 	groups := Groups(items)
 	if !h.reconciler.off {
@@ -240,14 +244,6 @@ func (h *history) lookForLate(items Set, why cause, since nostr.Timestamp, now t
 	h.batches = append(h.batches, &batch{
 		work: work{groups: groups, cause: why, since: &since, late: true,
 			reconcile: true}, state: scheduled, at: now.Add(lateAfter),
-	})
-}
-
-// looks reports whether a look at such groups is under way or has not brought all.
-func (h *history) looks(groups []Group) bool {
-	return slices.ContainsFunc(h.batches, func(b *batch) bool {
-		return b.look && len(b.groups) > 0 &&
-			&b.groups[0] == &groups[0]
 	})
 }
 
@@ -274,7 +270,7 @@ func (h *history) start(b *batch) {
 			h.walk(b, g.Narrow(slices.Repeat([]bool{true}, len(g))), b.since)
 		}
 	}
-	b.state, b.next, b.at, b.broken = underWay, goOn, time.Time{}, nil
+	b.state, b.next, b.at, b.broken, b.grace = underWay, goOn, time.Time{}, nil, h.grace
 }
 
 // waitsForQuiet has a large batch of layer 4 wait, for a while, until no other walk is under way: then
@@ -362,12 +358,8 @@ func (b *batch) fail(now time.Time) {
 // lookBelow asks by REQ for what a relay may have hidden.
 func (h *history) lookBelow(b *batch) {
 	for _, hidden := range b.below {
-		filter := hidden.filter
-		filter.Since, filter.Until = nil, &hidden.until
-		for _, g := range (Group{filter}).Narrow([]bool{true}) {
-			for _, t := range h.walk(b, []Group{g}, nil) {
-				t.probes = hidden.probe
-			}
+		for _, t := range h.walk(b, []Group{{hidden.filter}}, hidden.filter.Since) {
+			t.probes = hidden.probe
 		}
 	}
 	b.below = nil
@@ -488,17 +480,15 @@ func (h *history) doubtful(now time.Time) (items Set) {
 	return Only(items, h.confirmed)
 }
 
-// lookAtDoubtful plans to ask by REQ, from the beginning, for what was doubtful when the connection
-// before ended.
+// lookAtDoubtful plans to ask once more, from the beginning, for what was doubtful when the connection
+// before ended. Until that has come it is not confirmed.
 func (h *history) lookAtDoubtful(items Set, now time.Time) {
-	if items = Only(items, h.confirmed); items.Empty() {
-		return
+	if !items.Empty() {
+		h.batches = append(h.batches, &batch{
+			work: work{items: items, groups: Groups(items), cause: cause{source: proto.SourceReconnect}, late: true,
+				reconcile: true}, state: scheduled, at: now.Add(lateAfter),
+		})
 	}
-	h.settle(items, now.Add(lateAfter))
-	h.batches = append(h.batches, &batch{
-		work:  work{groups: Groups(items), cause: cause{source: proto.SourceReconnect}, late: true},
-		state: scheduled, at: now.Add(lateAfter), next: byREQ,
-	})
 }
 
 // allConfirmed reports whether batches have confirmed all that is wanted, but for layer 4 (above) and
@@ -533,7 +523,7 @@ func (h *history) standing() standing {
 		first := b.failures == 0
 		st.working, st.failed = st.working || first && !b.late && !b.instead, st.failed || !first
 		if b.found() {
-			st.pending = st.pending || first && b.state != leftToOthers
+			st.pending = st.pending || first && !b.late && b.state != leftToOthers
 		} else {
 			st.caughtUp = false
 		}
@@ -558,7 +548,7 @@ func (h *history) askMore(ctx context.Context, now time.Time) {
 		if len(h.queue) == 0 || !h.queue[0].fetches {
 			h.fetchNext()
 		}
-		if len(h.queue) == 0 {
+		if h.shorten(now); len(h.queue) == 0 {
 			return
 		}
 		t := h.queue[0]

@@ -19,15 +19,17 @@ const (
 	lateFor = 30 * time.Second
 	// LateFor is lateFor.
 	LateFor = lateFor
+	// missingGrace is how long after an EOSE events are waited for at least that the relay has named.
+	missingGrace = 5 * time.Second
 	// mostPageEnds is how many ends of pages are kept in mind. Beyond it the oldest go: a relay that
 	// answers so fast has not sent its EOSE early.
 	mostPageEnds = 1000
 )
 
-// pageEnd is the end of a page.
+// pageEnd is a page that has ended.
 type pageEnd struct {
 	*task
-	at time.Time
+	at time.Time // of its EOSE
 }
 
 // remember keeps in mind for a while that a page has ended.
@@ -39,22 +41,21 @@ func (h *history) remember(t *task, now time.Time) {
 		maps.DeleteFunc(h.pageEnds, func(_ string, e pageEnd) bool { return now.Sub(e.at) >= least })
 	}
 	maps.DeleteFunc(h.pageEnds, func(_ string, e pageEnd) bool { return now.Sub(e.at) > lateFor })
-	h.pageEnds[t.id] = pageEnd{t, now}
+	h.pageEnds[t.id] = pageEnd{t, now.Add(-t.waited)}
 }
 
 // takesLate reports whether an event that is for no open request is for a page that has ended
 // lately, and is not known.
 func (h *history) takesLate(m wire.Message, now time.Time) (e pageEnd, takes bool) {
 	e, is := h.pageEnds[m.Sub]
-	return e, is && now.Sub(e.at) <= lateFor && e.Matches(m.Event) && !h.Intake.Known(m.Event.ID)
+	return e, is && now.Sub(e.at) <= lateFor && e.Matches(m.Event) && e.brings(m.Event) && !h.Intake.Known(m.Event.ID)
 }
 
 // takeLate takes in such an event. No batch waits for its verdict: the batch begins again.
 func (h *history) takeLate(ctx context.Context, e pageEnd, m wire.Message, now time.Time, judged func(ending)) error {
-	h.warn("late", "the relay sends events after it has said that all are there; they are waited for", "after",
-		now.Sub(e.at))
-	h.grace = max(h.grace, min(2*now.Sub(e.at)+time.Second, lateFor))
-	h.askAgain(e.batch)
+	late := now.Sub(e.at)
+	h.sendsLate(late)
+	h.askAgain(e.batch, late)
 	waiting := new(atomic.Int64)
 	waiting.Add(1)
 	came := ending{why: e.batch.cause, came: now, waiting: waiting}
@@ -65,20 +66,25 @@ func (h *history) takeLate(ctx context.Context, e pageEnd, m wire.Message, now t
 	return err
 }
 
-// askAgain has a batch begin again, once, that may not have brought everything.
-func (h *history) askAgain(b *batch) {
-	if b.isLate || b.byID {
-		return
-	}
-	b.isLate = true
-	if h.has(b) {
+// sendsLate notes how long after an EOSE an event came.
+func (h *history) sendsLate(late time.Duration) {
+	h.warn("late", "the relay sends events after it has said that all are there; they are waited for", "after", late)
+	h.grace = max(h.grace, min(2*late+time.Second, lateFor))
+}
+
+// askAgain has a batch begin again that may not have brought everything, because an event came so
+// late: later than the pages of the batch wait now.
+func (h *history) askAgain(b *batch, late time.Duration) {
+	switch {
+	case b.byID || late < b.grace:
+	case h.has(b):
 		b.needs(afresh)
-		return
+	default:
+		h.confirm(Diff(h.confirmed, b.items, Set{}))
+		b.named, b.failures = nil, 0
+		h.batches = append(h.batches, b)
+		h.start(b)
 	}
-	h.confirm(Diff(h.confirmed, b.items, Set{}))
-	again := &batch{work: b.work, isLate: true}
-	h.batches = append(h.batches, again)
-	h.start(again)
 }
 
 // endPages ends pages whose time of grace is over.

@@ -59,6 +59,7 @@ type subscription struct {
 	replaced bool      // others are opened in its place, and it is closed when they are open
 	isPart   bool      // of what the relay has refused as too large
 	lookAt   time.Time // when it is looked whether it has fallen silent; zero: it is not open yet
+	looked   *batch    // the look that was made last
 }
 
 // Filters ask for what comes from now on, and depend on no clock.
@@ -305,6 +306,7 @@ func (v *live) tend(now time.Time) {
 			l.owed.instead = true
 			l.missing, looked = now, true
 		}
+		v.look(l, now)
 	}
 	if looked && !now.Before(v.probeAt) {
 		v.probeAt = now.Add(probeEvery)
@@ -330,16 +332,23 @@ func (v *live) next(due func(...time.Time)) {
 }
 
 // look looks once in a while whether a subscription has fallen silent unnoticed: a short time of
-// the past is asked for, and what that brings should have come live.
+// the past is asked for, and what that brings should have come live. If it brings something, the
+// subscription is opened anew. So is it looked for what came late where a subscription stays closed.
 func (v *live) look(l *subscription, now time.Time) {
 	switch {
-	case v.Rules.SilentLook == 0:
+	case v.Rules.SilentLook == 0 || l.rank == layer4 && !v.governor.isOpen(l):
 	case l.lookAt.IsZero():
 		l.lookAt = now.Add(v.Rules.SilentLook)
-	case !now.Before(l.lookAt) && !v.history.looks(l.past):
-		since := nostr.Timestamp(now.Add(-v.Rules.SilentLook - missedMargin).Unix())
+	case v.governor.isOpen(l) && l.looked != nil && l.looked.gap.Swap(false):
+		v.warn("silent", "a live subscription has fallen silent; it is opened again")
+		v.governor.stop(l)
+		l.misses(now)
+		l.id = v.governor.name("l") // a relay may heed the CLOSE late
+		v.governor.ask(l, now)
+	case !now.Before(l.lookAt) && (l.looked == nil || !v.history.has(l.looked)):
+		since := nostr.Timestamp(now.Add(-v.Rules.SilentLook - lateBy).Unix())
 		why := cause{source: proto.SourceReconnect, liveUntil: now.Add(-lookMargin)}
-		v.history.add(work{groups: l.past, cause: why, since: &since, look: true})
+		l.looked = v.history.add(work{groups: l.past, cause: why, since: &since, look: true})
 		l.lookAt = now.Add(v.Rules.SilentLook)
 	}
 }

@@ -1,7 +1,6 @@
 package session
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"regexp"
@@ -329,7 +328,7 @@ func (r *reconciler) learned(ctx context.Context, x *search, a result) {
 	case a.first && x.known == 0 && x.splits == 0 || x.tooMuch():
 		r.end(x, true) // REQ is the shorter way
 	case len(x.message) == 0:
-		x.lookBelow(r.Rules.PageLimit)
+		x.lookBelow()
 		r.end(x, false)
 	case x.endless():
 		r.cannot(x, "a session with it does not come to an end")
@@ -550,15 +549,17 @@ func (x *search) endless() bool {
 }
 
 // lookBelow has the batch look by REQ for what is older than all that the relay has shown of a
-// filter, if that was a page or more: a relay may reconcile the newest events of a large set only,
-// and say nothing.
-func (x *search) lookBelow(page int) {
-	if x.known+uint64(x.named) < x.lacking+uint64(page) {
-		return
-	}
-	from := x.hasFrom
+// filter: a relay may reconcile the newest events of a set only, or none, and say nothing.
+func (x *search) lookBelow() {
+	filter, until := x.about.Filter, x.hasFrom
 	if x.lacking == 0 {
-		from = x.allFrom
+		until = x.allFrom
 	}
-	x.batch.below = append(x.batch.below, below{filter: x.about.Filter, until: cmp.Or(from, nostr.Now()), probe: x.everything})
+	if until == 0 && filter.Until == nil {
+		until = nostr.Now()
+	}
+	if until != 0 {
+		filter.Until = &until
+	}
+	x.batch.below = append(x.batch.below, below{filter, x.everything})
 }

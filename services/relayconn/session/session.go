@@ -117,7 +117,7 @@ type Start struct {
 	Since     *nostr.Timestamp
 	Live      time.Time     // until when the connection before held: older events should have come then
 	Confirmed Set           // of a quick reconnect
-	Doubtful  Set           // of what was confirmed; it is asked for again, without hurry
+	Doubtful  Set           // of these; all of it is asked for again, without hurry
 	Mark      Mark          // of what was wanted then, as in Status
 	Delay     time.Duration // holds back historic sync
 	OnlyByID  bool          // nothing is asked for but what ByID gives
@@ -232,17 +232,21 @@ func (s *Session) begin(start Start) {
 	now := time.Now()
 	s.first, s.past = !start.NoLayer1 && !start.OnlyPast, start.OnlyPast
 	s.wanted.Items.First, s.history.wanted.First = s.first, s.first
-	if s.fresh = start.Since == nil; !s.fresh {
-		s.history.confirm(start.Confirmed)
-		s.status.Confirmed = start.Mark
+	s.fresh = start.Since == nil
+	came, certain := start.Confirmed, Set{}
+	if came.First = came.First && s.first; !s.fresh {
+		certain = Diff(came, start.Doubtful, Set{})
+		s.history.confirm(certain)
+		if s.history.lookAtDoubtful(Only(came, start.Doubtful), now); start.Doubtful.Empty() {
+			s.status.Confirmed = start.Mark
+		}
 	}
 	s.openFirst(startup, now)
-	if came := s.history.confirmed; !came.Empty() {
+	if !came.Empty() {
 		s.live.open(s.live.wanted(), time.Time{}, now)
 		why := cause{source: proto.SourceReconnect, liveUntil: start.Live}
 		s.history.add(work{groups: Groups(came.Above()), cause: why, since: start.Since}) // of layer 4 there is no hurry
-		s.history.lookForLate(came, why, *start.Since, now)
-		s.history.lookAtDoubtful(start.Doubtful, now)
+		s.history.lookForLate(certain, why, *start.Since, now)
 	}
 	if start.OnlyPast {
 		s.want(s.Wanted())
@@ -258,7 +262,7 @@ func (s *Session) openFirst(why cause, now time.Time) {
 	}
 	groups := Groups(layer1)
 	s.live.open(layer1, time.Time{}, now)
-	if !s.history.confirmed.First {
+	if s.history.missing().First {
 		s.history.add(work{items: layer1, groups: groups, cause: why, reconcile: s.fresh})
 	}
 }

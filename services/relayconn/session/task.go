@@ -27,17 +27,26 @@ type task struct {
 	*Walk
 	batch *batch
 	tries int       // of the current page
-	endAt time.Time // when a page ends that has had its EOSE; see grace
+	endAt time.Time // when a page ends that has had its EOSE
+	// waited is how long after its EOSE it ends; see history.grace.
+	waited time.Duration
 	// isPart: it is a part of what the relay has refused as too large. then is the part that is asked
 	// for when this one has ended.
 	isPart bool
 	then   *task
+	long   nostr.Timestamp // the seconds that it is about, if it is a part for a shorter time
 	// restsUntil is when it is asked for again, because the relay refuses it for good; zero: it does
 	// not.
 	restsUntil time.Time
 	// probes: it asks for everything that the relay has, to see whether NIP-77 has hidden something.
 	// If so, the batch is asked for by its own filters.
 	probes bool
+}
+
+// brings reports whether an event is what the batch asks for. Where the relay is asked for all that it
+// has, others come too.
+func (t *task) brings(ev *nostr.Event) bool {
+	return !t.probes && (!t.fetches || t.batch.byID) || asksFor(t.batch.groups, ev)
 }
 
 // begins reports whether the first page of a walk would be asked for now.
@@ -82,11 +91,33 @@ func (h *history) makeRoom(lives int) {
 	}
 }
 
+// saw notes an event of a page, which it may end, and reports whether it is fresh.
+func (h *history) saw(t *task, ev *nostr.Event, now time.Time) (fresh bool) {
+	fresh, enough := t.Saw(ev)
+	if fresh && t.ended {
+		h.sendsLate(now.Sub(t.endAt.Add(-t.waited)))
+	}
+	switch {
+	case fresh && t.batch.byID:
+		t.batch.cameByID(ev.ID)
+	case fresh && t.fetches:
+		t.batch.fetched++
+	}
+	if enough {
+		h.endPage(t, now)
+	}
+	return fresh
+}
+
 // heardEOSE notes the end of an answer. Where the relay has sent events after an EOSE, the page
 // ends a while later.
 func (h *history) heardEOSE(t *task, now time.Time) {
-	if h.grace > 0 {
-		t.endAt = now.Add(h.grace)
+	t.waited = h.grace
+	if t.fetches && !t.batch.byID && t.Missing() > len(t.page) {
+		t.waited = max(t.waited, missingGrace)
+	}
+	if t.waited > 0 {
+		t.endAt = now.Add(t.waited)
 		return
 	}
 	h.endPage(t, now)
@@ -95,10 +126,10 @@ func (h *history) heardEOSE(t *task, now time.Time) {
 // endPage notes the end of a page: the next one must be asked for, or the task has ended.
 func (h *history) endPage(t *task, now time.Time) {
 	h.governor.stop(t)
-	h.remember(t, now)
 	t.tries, t.endAt = 0, time.Time{}
 	t.batch.lease.Heard(t.heard)
 	more := t.Ended()
+	h.remember(t, now)
 	if t.probes && t.pages >= mostProbed && more {
 		more = false
 		t.batch.hidden.Store(true)
@@ -112,7 +143,7 @@ func (h *history) endPage(t *task, now time.Time) {
 	}
 	b := t.batch
 	if h.governor.alone = 0; t.isPart {
-		h.governor.learn(t.Filters(), t.limit)
+		h.governor.learn(t)
 	}
 	h.goOn(t)
 	if n := t.Missing(); n > 0 && !b.byID {

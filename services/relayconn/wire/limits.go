@@ -1,9 +1,12 @@
 package wire
 
 import (
+	"cmp"
 	"regexp"
 	"slices"
 	"strings"
+
+	"tendril.dev/lib/nostr"
 )
 
 const (
@@ -32,8 +35,9 @@ type Limits struct {
 // Form is how much one REQ asks for; 0: that is not known.
 type Form struct {
 	Filters int
-	Values  int // of the longest list of a filter
-	Events  int // of each filter
+	Values  int             // of the longest list of a filter
+	Events  int             // of each filter
+	Long    nostr.Timestamp // the seconds between since and until
 }
 
 // Said notes what the relay says that it takes.
@@ -62,7 +66,8 @@ func (a *Limits) Probe() {
 
 // Took notes that the relay takes a REQ of that form, and refused a larger one.
 func (a *Limits) Took(form Form) {
-	a.form = Form{Filters: max(form.Filters, 1), Values: max(form.Values, 1), Events: max(form.Events, 1)}
+	a.form = Form{Filters: max(form.Filters, 1), Values: max(form.Values, 1), Events: max(form.Events, 1),
+		Long: cmp.Or(form.Long, a.form.Long)}
 }
 
 // Values is how many values a filter may name, if not more than most should be.
@@ -72,6 +77,9 @@ func (a *Limits) Values(most int) int {
 	}
 	return most
 }
+
+// Long is how many seconds a REQ may be about; 0: that is not known.
+func (a *Limits) Long() nostr.Timestamp { return a.form.Long }
 
 // room is how many subscriptions the relay takes; 0: that is not known.
 func (a *Limits) room() int {
