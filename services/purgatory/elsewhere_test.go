@@ -47,3 +47,23 @@ func TestAPullRequestOfTwoWorkers(t *testing.T) {
 		}
 	}
 }
+
+// TestWhatIsHereInPart is fetched whole: a commit lies here, and its tree does not.
+func TestWhatIsHereInPart(t *testing.T) {
+	w := newWorld(t)
+	w.pushFirst()
+	c2, root := w.work.Commit("b", "2"), t.TempDir()
+	w.work.Publish(root, "x.git")
+	w.in.accept(again(announcement("newer", alice, "x", gittest.Backend(t, root).URL+"/x.git"), 1002))
+	repo := w.repo(alice, "x")
+	gittest.Input(t, repo.Path, []byte(gittest.Git(t, w.work.Dir, "cat-file", "commit", c2)+"\n"),
+		"hash-object", "-t", "commit", "-w", "--stdin")
+	if missing, err := repo.Missing(t.Context(), []string{c2}); err != nil || len(missing) > 0 {
+		t.Fatalf("the commit is not here: %v", err)
+	}
+	st := state("state", alice, "x", 1003, c2)
+	w.in.syncs("x", st)
+	w.released(st)
+	w.isAt(alice, "x", c2)
+	must(t, repo.Fsck(t.Context()))
+}

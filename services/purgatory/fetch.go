@@ -43,17 +43,17 @@ func (w *fetcher) fetch(ctx context.Context, identifier string, from repostate.S
 		w.notices.tell(identifier, proto.GitFetched, notice)
 		w.log.Info("fetched", "identifier", identifier, "url", url, "objects", len(result.Got), "bytes", result.Bytes,
 			"millis", notice.Millis)
-		return hunt.Outcome{Answer: fmt.Sprintf("brought %d bytes", result.Bytes), Requests: result.Requests}
+		return hunt.Outcome{Answer: fmt.Sprintf("brought %d bytes", result.Bytes), Requests: result.Requests,
+			Pause: result.TooOften, RetryAfter: result.RetryAfter}
 	}
 	notice.Reason, notice.Objects = err.Error(), some(want.Objects)
 	w.notices.tell(identifier, proto.GitFailed, notice)
 	if _, unpaid := errors.AsType[*repostate.Refused](err); unpaid {
 		return hunt.Outcome{Failed: fetch.CauseOurs} // the server was not asked
 	}
-	failure := fetch.FailureOf(err)
 	return hunt.Outcome{
-		Failed: failure.Cause, Answer: notice.Reason, Requests: result.Requests,
-		Pause: failure.Cause == fetch.CauseRateLimited, RetryAfter: failure.RetryAfter,
+		Failed: fetch.Classify(err), Answer: notice.Reason, Requests: result.Requests, Pause: result.TooOften,
+		RetryAfter: result.RetryAfter,
 	}
 }
 
@@ -132,11 +132,13 @@ func (w *fetcher) fetchInto(ctx context.Context, guard *netguard.Guard, into *re
 	}
 	limits.Again = true
 	for _, id := range lying[:min(len(lying), maxAgain)] {
-		if limits.MaxBytes -= result.Bytes; limits.MaxBytes <= 0 {
+		left := limits
+		if left.MaxBytes -= result.Bytes; left.MaxBytes <= 0 || result.TooOften {
 			break
 		}
-		again, failed := fetch.Fetch(ctx, guard, url, into, []string{id}, limits)
+		again, failed := fetch.Fetch(ctx, guard, url, into, []string{id}, left)
 		result.Bytes, result.Requests = result.Bytes+again.Bytes, result.Requests+again.Requests
+		result.TooOften, result.RetryAfter = again.TooOften, again.RetryAfter
 		if failed == nil {
 			result.Got = append(result.Got, id)
 		}

@@ -504,13 +504,20 @@ func (w *reconciler) updateHunt(ctx context.Context, v repostate.View, found hun
 	w.schedule.hunter.Seek(v.Identifier, found)
 }
 
-// missing are objects that a repository lacks, and commits of pull requests that only lie there.
+// missing are objects that a repository lacks, those that are there in part only, and commits of pull
+// requests that only lie there.
 func (w *reconciler) missing(ctx context.Context, v repostate.View, repo *repository.Repo, objects []string) ([]string,
 	error) {
 	missing, err := repo.Missing(ctx, objects)
 	if err != nil || !repo.Exists() {
 		return missing, err
 	}
+	here := slices.DeleteFunc(slices.Clone(objects), func(id string) bool { return slices.Contains(missing, id) })
+	parts, err := repo.InPart(ctx, here)
+	if err != nil {
+		return nil, err
+	}
+	missing = append(missing, parts...)
 	for _, pr := range v.PullRequests {
 		if !slices.Contains(objects, pr.Commit) || slices.Contains(missing, pr.Commit) {
 			continue

@@ -57,6 +57,10 @@ type Result struct {
 	Bytes    int64    // of packs
 	Requests int      // that the server got
 	Got      []string // those of the wanted ids that are there now, in the order of want
+	// TooOften: the server said at last that it is asked too often, though something came before that.
+	// RetryAfter is how long it wants to be left alone, if it said so.
+	TooOften   bool
+	RetryAfter time.Duration
 }
 
 const (
@@ -94,7 +98,7 @@ func Fetch(ctx context.Context, guard *netguard.Guard, url string, into *reposit
 		end()
 	}
 	if err != nil {
-		return f.result, &Error{Cause: Classify(err), Err: err, RetryAfter: FailureOf(err).RetryAfter}
+		return f.result, &Error{Cause: Classify(err), Err: err}
 	}
 	f.result.Got = without(want, missing...)
 	return f.result, nil
@@ -205,7 +209,7 @@ func (f *fetching) listed(ctx context.Context, url string, server, listing *serv
 // half for itself. It fails only if nothing came.
 func (f *fetching) bring(ctx context.Context, s *server, ask []string) error {
 	err := failed(CauseNoSuchObject, "the server gives none of the wanted objects")
-	for len(ask) > 0 && f.result.Requests < maxRequests {
+	for len(ask) > 0 && f.result.Requests < maxRequests && !f.result.TooOften {
 		if err = f.request(ctx, s, ask); !refuses(err) {
 			return err
 		}
@@ -263,10 +267,9 @@ const (
 type Error struct {
 	Cause Cause
 	Err   error
-	// RetryAfter is how long the server wants to be left alone, of CauseRateLimited.
-	RetryAfter time.Duration
 
-	refused string // the object that the server does not give, where it says so
+	refused    string        // the object that the server does not give, where it says so
+	retryAfter time.Duration // how long the server wants to be left alone, of CauseRateLimited
 }
 
 // Error is a sentence for the log.
@@ -274,17 +277,6 @@ func (e *Error) Error() string { return e.Err.Error() }
 
 // Unwrap returns what happened.
 func (e *Error) Unwrap() error { return e.Err }
-
-// FailureOf is what is known of an error.
-func FailureOf(err error) Error {
-	failure := Error{Cause: Classify(err), Err: err}
-	for inner := err; inner != nil; inner = errors.Unwrap(inner) {
-		if known, is := errors.AsType[*Error](inner); is {
-			failure.RetryAfter = max(failure.RetryAfter, known.RetryAfter)
-		}
-	}
-	return failure
-}
 
 // Classify finds the cause of an error; "": it is nil. A deadline that has passed, and a limit that
 // was met, come before all that followed from them.

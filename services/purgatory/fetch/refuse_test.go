@@ -186,12 +186,42 @@ func TestAskedTooOften(t *testing.T) {
 			t.Cleanup(server.Close)
 			r := gittest.Repo(t, gittest.Store(t), "into")
 			result, err := fetch.Fetch(t.Context(), guard(), server.URL+"/a.git", gittest.Lease(t, r), ids(3), limits)
-			if failure := fetch.FailureOf(err); failure.Cause != fetch.CauseRateLimited || failure.RetryAfter != tc.after {
-				t.Errorf("%q after %v: %v", failure.Cause, failure.RetryAfter, err)
+			if cause(t, err) != fetch.CauseRateLimited || !result.TooOften || result.RetryAfter != tc.after {
+				t.Errorf("%+v: %v", result, err)
 			}
 			if result.Requests != 1 {
 				t.Errorf("%d requests", result.Requests)
 			}
 		})
+	}
+}
+
+// TestTooOftenAfterAPart: the server says so though something came before.
+func TestTooOftenAfterAPart(t *testing.T) {
+	t.Parallel()
+	root, tip, commits := deep(t)
+	backend, packs, said := gittest.Backend(t, root).Config.Handler, 0, 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		switch {
+		case bytes.Count(body, []byte("want ")) > 1:
+			w.WriteHeader(http.StatusInternalServerError)
+			return
+		case r.Method == http.MethodPost:
+			if packs++; packs > 1 {
+				said++
+				w.Header().Set("Retry-After", "90")
+				w.WriteHeader(http.StatusTooManyRequests)
+				return
+			}
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		backend.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	r := gittest.Repo(t, gittest.Store(t), "into")
+	result, err := fetch.Fetch(t.Context(), guard(), server.URL+"/a.git", gittest.Lease(t, r), append(commits, tip), limits)
+	if err != nil || len(result.Got) == 0 || !result.TooOften || result.RetryAfter != 90*time.Second || said != 1 {
+		t.Errorf("it said so %d times: %+v: %v", said, result, err)
 	}
 }

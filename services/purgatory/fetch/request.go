@@ -83,6 +83,9 @@ func (f *fetching) exchange(ctx context.Context, url, protocol string, body []by
 		if err != nil && errors.Is(context.Cause(ctx), errSlow) {
 			err = &Error{Cause: CauseTooSlow, Err: errSlow}
 		}
+		if known, is := errors.AsType[*Error](err); is && known.Cause == CauseRateLimited {
+			f.result.TooOften, f.result.RetryAfter = true, known.retryAfter
+		}
 	}()
 	method, contentType := http.MethodGet, "application/x-git-upload-pack-advertisement"
 	if body != nil {
@@ -187,7 +190,7 @@ func checkResponse(response *http.Response, contentType string) error {
 		if later > 0 && response.StatusCode == http.StatusServiceUnavailable || tooOften.Match(complaint) {
 			cause = CauseRateLimited
 		}
-		return &Error{Cause: cause, Err: fmt.Errorf("it answered %s", repository.OneLine(response.Status)), RetryAfter: later}
+		return &Error{Cause: cause, Err: fmt.Errorf("it answered %s", repository.OneLine(response.Status)), retryAfter: later}
 	}
 	if got := response.Header.Get("Content-Type"); got != contentType {
 		return notGit("it answered with the Content-Type %q", repository.OneLine(got))

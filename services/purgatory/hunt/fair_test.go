@@ -105,7 +105,14 @@ func TestAllURLsGetTheirTurn(t *testing.T) {
 		w.missing["x"][0].Near = w.urls["x"][:3]
 		defer w.run(t)()
 		w.Add("x", 0)
-		time.Sleep(40 * time.Minute)
+		time.Sleep(15 * time.Minute)
+		if w.Status("x").Tried {
+			t.Errorf("all was tried with %d requests", len(w.requests()))
+		}
+		time.Sleep(25 * time.Minute)
+		if !w.Status("x").Tried {
+			t.Errorf("not all was tried with %d requests", len(w.requests()))
+		}
 		asked := w.requests()
 		if len(asked) < 500 {
 			t.Fatalf("%d requests in 40 minutes", len(asked))

@@ -91,7 +91,8 @@ type hunt struct {
 	next       time.Time // of the next attempt; zero: when a host has had its turn
 	open       bool      // an attempt is under way
 	asks       bool      // it has asked something
-	tried      bool      // all URLs of an attempt were asked
+	tried      bool      // all URLs were asked
+	left       bool      // some have not had their turn yet
 	renewed    bool      // an event came, and Wanted has not been called since
 	rare       bool      // nothing waits for it but what is kept though its time is over
 	checked    bool      // it is in Hunter.paused
@@ -302,7 +303,7 @@ func (one *hunt) isDue(now time.Time) bool {
 type Status struct {
 	// Next is when the next attempt begins; zero: one is under way, or waits for its turn at a host.
 	Next time.Time
-	// Tried: all that can be asked was asked once, since the last new event; or nothing is hunted.
+	// Tried: all that can be asked was asked once since the last new event, or nothing is hunted.
 	Tried bool
 	// Waited is the times that do not count.
 	Waited Waited
@@ -353,7 +354,7 @@ func (h *Hunter) Seek(identifier string, f Found) {
 		return
 	}
 	// Which URLs are next is worked out without the lock: there may be very many.
-	plan, turns := planOf(identifier, f, one.turns, one.turn+1)
+	plan, turns, left := planOf(identifier, f, one.turns, one.turn+1)
 	for _, of := range plan {
 		h.mu.Lock()
 		if h.hunts[identifier] == one {
@@ -364,7 +365,7 @@ func (h *Hunter) Seek(identifier string, f Found) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.hunts[identifier] == one {
-		one.turns, one.turn = turns, one.turn+1
+		one.turns, one.turn, one.left = turns, one.turn+1, left
 		h.mayPause(one)
 	}
 }
@@ -524,15 +525,16 @@ func (h *Hunter) ended(s *search, t *ticket, r request, out Outcome, warn bool, 
 
 func (h *Hunter) tell(one *hunt, r request, out Outcome, warn bool) {
 	identifier, url := one.identifier, r.source.URL
+	if out.Pause {
+		h.Log.Info("a git server is left alone for a while: it is asked too often", "url", url, "for",
+			min(max(out.RetryAfter, pauseTime), maxPause))
+	}
 	switch {
 	case out.Failed == "" || out.Answer == "":
 		h.Log.Debug("hunt: URL asked", "identifier", identifier, "url", url, "answer", out.Answer)
 		return
 	case out.Failed == netguard.CauseDNS || out.Failed == netguard.CauseTLS:
 		h.Log.Warn("a git server is left alone: its name or its TLS is broken", "url", url, "for", brokenTime)
-	case out.Pause:
-		h.Log.Info("a git server is left alone for a while: it is asked too often", "url", url, "for",
-			min(max(out.RetryAfter, pauseTime), maxPause))
 	}
 	level := slog.LevelDebug
 	if warn {
@@ -574,7 +576,7 @@ func (h *Hunter) pause(one *hunt, now time.Time) {
 		one.attempts++
 		h.Log.Debug("hunt: back-off", "identifier", one.identifier, "attempt", one.attempts, "next", one.next.Sub(now))
 	}
-	if !one.tried && one.pending == 0 && one.attempts > 0 {
+	if !one.tried && !one.left && one.pending == 0 && one.attempts > 0 {
 		one.tried = true
 		h.Look(one.identifier, "", now) // what was overdue and waited for this attempt goes
 	}

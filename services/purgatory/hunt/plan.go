@@ -18,8 +18,9 @@ type planned struct {
 // planOf chooses the URLs of an attempt: those that the owner's people name first, then all others.
 // Where there are too many, those that were chosen the longest time ago come first, so that each
 // gets its turn. turns says when that was, next is the same with this attempt; nil: none is left
-// out.
-func planOf(identifier string, f Found, turns map[string]uint64, turn uint64) (plan []planned, next map[string]uint64) {
+// out. left: some have never had their turn.
+func planOf(identifier string, f Found, turns map[string]uint64, turn uint64) (plan []planned, next map[string]uint64,
+	left bool) {
 	most := min(maxURLs, max(1, maxRequests/max(1, len(f.Wants))))
 	all := inTurn(f.Sources, turns)
 	next = map[string]uint64{}
@@ -37,22 +38,27 @@ func planOf(identifier string, f Found, turns map[string]uint64, turn uint64) (p
 			} else {
 				s, others = others[0], others[1:]
 			}
-			if seen[s.URL] || s.Here == (nostr.RepoRef{PubKey: w.Owner, Identifier: identifier}) {
+			if seen[s.URL] {
 				continue
 			}
-			if seen[s.URL] = true; len(p.requests) == most {
-				cut = true
-				break
+			if s.Here != (nostr.RepoRef{PubKey: w.Owner, Identifier: identifier}) {
+				if len(p.requests) == most {
+					cut = true
+					break
+				}
+				p.requests = append(p.requests, newRequest(s))
 			}
-			p.requests = append(p.requests, newRequest(s))
-			next[s.URL] = turn
+			seen[s.URL], next[s.URL] = true, turn
 		}
 		plan = append(plan, p)
 	}
 	if !cut {
-		next = nil
+		return plan, nil, false
 	}
-	return plan, next
+	for _, s := range all {
+		left = left || next[s.URL] == 0
+	}
+	return plan, next, left
 }
 
 // inTurn is sources in order of when they were chosen.

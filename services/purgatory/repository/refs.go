@@ -290,18 +290,41 @@ func (l *Locked) DeleteRef(ctx context.Context, name string) error {
 // connected walks from objects to the end of all that they reach and no reference does. ErrBroken:
 // something is missing on the way.
 func (r *Repo) connected(ctx context.Context, changes []refChange) error {
-	if len(changes) == 0 {
-		return nil
-	}
-	var ids strings.Builder
+	var ids []string
 	for _, c := range changes {
 		if !isID(c.to) {
 			return fmt.Errorf("%w: %q is not the id of an object of this repository", ErrUnfit, c.to)
 		}
-		ids.WriteString(c.to + "\n")
+		ids = append(ids, c.to)
 	}
-	_, err := r.reading("rev-list", "--objects", "--quiet", "--stdin", "--not", "--all").ask(ctx, ids.String())
+	return r.whole(ctx, ids)
+}
+
+func (r *Repo) whole(ctx context.Context, ids []string) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	_, err := r.reading("rev-list", "--objects", "--quiet", "--stdin", "--not", "--all").ask(ctx,
+		strings.Join(ids, "\n")+"\n")
 	return broken(err)
+}
+
+// InPart returns those of some objects that are there while something that they reach is not.
+func (r *Repo) InPart(ctx context.Context, ids []string) ([]string, error) {
+	err := r.whole(ctx, ids)
+	if !errors.Is(err, ErrBroken) {
+		return nil, err
+	}
+	if len(ids) == 1 {
+		return ids, nil
+	}
+	half := len(ids) / 2
+	first, err := r.InPart(ctx, ids[:half])
+	if err != nil {
+		return nil, err
+	}
+	second, err := r.InPart(ctx, ids[half:])
+	return slices.Concat(first, second), err
 }
 
 // transaction applies all the changes or none.
