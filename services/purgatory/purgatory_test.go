@@ -395,9 +395,9 @@ func TestReadyOnceEveryRepositoryHasAWorker(t *testing.T) {
 	if n := w.metric("purgatory_shards_held"); n == proto.Shards {
 		t.Fatal("nothing is left to the other worker")
 	}
-	if why := w.Ready.Failing()["purgatory"]; why != "the workers have not shared out the repositories yet" {
-		t.Errorf("while another worker's share has no holder: %q", why)
-	}
+	eventually(t, "it says that another worker's share has no holder", func() bool {
+		return w.Ready.Failing()["purgatory"] == "the workers have not shared out the repositories yet"
+	})
 	must(t, workers.Delete(t.Context(), idle))
 	eventually(t, "it is ready", func() bool { return w.Ready.Failing()["purgatory"] == "" })
 	if n := w.metric("purgatory_shards_held"); n != proto.Shards {

@@ -114,7 +114,7 @@ type fetching struct {
 	limits  Limits
 	into    *repository.Leased
 	missing []string // what it is for
-	left    int64    // bytes of packs that may still come
+	left    int64    // bytes that may still come: of packs, and what is said beside them
 	haves   []string // tips of ours
 	pace    *pace    // of the request under way
 	lacks   []string // what the server turned out not to have

@@ -321,6 +321,26 @@ func TestHostileServers(t *testing.T) {
 	}
 }
 
+// TestWordsCountInAllRequests: a server that talks and then refuses is asked for less and less, but does
+// not get its limit anew each time.
+func TestWordsCountInAllRequests(t *testing.T) {
+	t.Parallel()
+	var ids []string
+	for n := range 8 {
+		ids = append(ids, strings.Repeat(fmt.Sprint(n+1), 40))
+	}
+	talk := "0008NAK\n" + band(2, strings.Repeat("word", 10_000)) + band(3, "no")
+	server := httptest.NewServer(hostile{refs: advertisement(ids[0], "side-band-64k allow-reachable-sha1-in-want"), pack: talk})
+	t.Cleanup(server.Close)
+	bounded := limits
+	bounded.MaxBytes = 100_000
+	r := gittest.Repo(t, gittest.Store(t), "into")
+	result, err := fetch.Fetch(t.Context(), guard(), server.URL+"/a.git", gittest.Lease(t, r), ids, bounded)
+	if cause(t, err) != fetch.CauseTooLarge || result.Requests > 6 {
+		t.Errorf("after %d requests of 40 KB, of 100 KB in all: %v", result.Requests, err)
+	}
+}
+
 func TestFullDiskIsOursAndNothingStaysOnIt(t *testing.T) {
 	w, root := gittest.NewWork(t), t.TempDir()
 	small := w.Commit("a", "a")

@@ -137,6 +137,7 @@ type pace struct {
 	window  *time.Timer // in which enough must come, once it sends; until then, in which it must begin
 	sending bool
 	came    int64 // in this window
+	all     int64 // that came, words too
 }
 
 func (l Limits) pace(cut func()) *pace {
@@ -163,6 +164,7 @@ func (p *pace) Read(b []byte) (int, error) {
 	if n > 0 {
 		p.silence.Reset(p.limits.Silence)
 	}
+	p.all += int64(n)
 	least := p.limits.MinRate * int64(p.limits.window) / int64(time.Second)
 	if p.came += int64(n); p.sending && p.came >= least {
 		p.came = 0
@@ -325,7 +327,7 @@ func (f *fetching) request(ctx context.Context, s *server, ask []string) error {
 			}
 			return err
 		})
-	f.left -= pack.Size()
+	f.left = max(0, f.left-f.pace.all) // a server may talk instead of sending
 	f.result.Bytes += pack.Size()
 	if err != nil {
 		return err
