@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"path"
 	"slices"
 	"strings"
 )
@@ -120,24 +119,24 @@ func (s *State) set(name, value string) error {
 }
 
 // checkSideBySide refuses a state that no repository can have: a reference is a file to git, so
-// none can be the folder of another.
+// none can be the folder of another. With the slash before all other characters, what is in a folder
+// comes right behind it.
 func (s *State) checkSideBySide() error {
-	for _, names := range []map[string]string{s.Refs, s.Symbolic} {
-		for name := range names {
-			for folder := path.Dir(name); len(folder) >= len(tagsPrefix); folder = path.Dir(folder) {
-				if s.names(folder) {
-					return fmt.Errorf("%q and %q cannot stand in one repository", folder, name)
-				}
-			}
+	const slash = "\x00"
+	var names []string
+	for _, some := range []map[string]string{s.Refs, s.Symbolic} {
+		for name := range some {
+			names = append(names, strings.ReplaceAll(name, "/", slash))
+		}
+	}
+	slices.Sort(names)
+	for i, folder := range names[:max(0, len(names)-1)] {
+		if name := names[i+1]; strings.HasPrefix(name, folder+slash) {
+			return fmt.Errorf("%q and %q cannot stand in one repository", strings.ReplaceAll(folder, slash, "/"),
+				strings.ReplaceAll(name, slash, "/"))
 		}
 	}
 	return nil
-}
-
-func (s *State) names(ref string) bool {
-	_, direct := s.Refs[ref]
-	_, symbolic := s.Symbolic[ref]
-	return direct || symbolic
 }
 
 // IsSHA256 reports whether the state names an object by the id of git's SHA-256 object format.

@@ -1,10 +1,12 @@
 package nostr_test
 
 import (
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	. "tendril.dev/lib/nostr"
 	"tendril.dev/test/fixture"
@@ -48,8 +50,33 @@ func TestParseStateRefuses(t *testing.T) {
 		two HEADs                      | 30618 | ALICE | d,x;HEAD,ref: refs/heads/a;HEAD,ref: refs/heads/b          | two values
 		HEAD at a commit               | 30618 | ALICE | d,x;HEAD,COMMIT1                                           |
 		a branch below a branch        | 30618 | ALICE | d,x;refs/heads/a,COMMIT1;refs/heads/a/b/c,COMMIT1          | cannot stand
+		another between them           | 30618 | ALICE | d,x;refs/heads/a,COMMIT1;refs/heads/a-b,COMMIT1;refs/heads/a/b,COMMIT1 | cannot stand
 		a branch below a symbolic one  | 30618 | ALICE | d,x;refs/heads/a/b,COMMIT1;refs/heads/a,ref: refs/heads/c  | cannot stand`,
 		"REFS", many(";refs/heads/b%d,COMMIT1", MaxRefs))
+}
+
+// TestDeepNamesCostNoMore to read than others: one event of the largest size kept the writer busy for a
+// quarter of a second.
+func TestDeepNamesCostNoMore(t *testing.T) {
+	t.Parallel()
+	cost := func(name string) time.Duration {
+		ev := &Event{Kind: KindState, PubKey: strings.Repeat("a", 64), Tags: Tags{{"d", "x"}}}
+		for n := range 470 {
+			ev.Tags = append(ev.Tags, Tag{fmt.Sprintf("refs/heads/%d%s", n, name), commit1})
+		}
+		least := time.Hour
+		for range 5 {
+			began := time.Now()
+			_, err := ParseState(ev)
+			fixture.Must(t, err)
+			least = min(least, time.Since(began))
+		}
+		return least
+	}
+	deep, flat := cost(strings.Repeat("/a", 500)), cost(strings.Repeat("/"+strings.Repeat("a", 99), 10))
+	if deep > 20*flat {
+		t.Errorf("deep names take %v, flat ones of the same length %v", deep, flat)
+	}
 }
 
 // TestImpossibleStates are taken, and known for what they are: they are not hunted for.

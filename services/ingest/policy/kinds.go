@@ -96,8 +96,14 @@ func (p *Policy) identifierOf(k Knowledge, pr *nostr.PullRequest) (identifier st
 			missing = append(missing, pr.Root)
 		}
 	}
+	asked := 0
 	for _, ref := range repos[:min(len(repos), maxTagged)] {
-		if p.isServed(k, ref) {
+		served := p.isHosted(k, ref)
+		if !served && asked < maxOfServed { // whom the owner speaks for takes long to find out
+			asked++
+			served = p.speaksForHosted(k, ref)
+		}
+		if served {
 			return ref.Identifier, nil
 		}
 		if identifier == "" && k.AcceptedAt(ref.Address()) != nil {

@@ -31,10 +31,15 @@ func (p *Policy) isHosted(k Knowledge, ref nostr.RepoRef) bool {
 // isServed reports whether a key owns a repository of this identifier that is served here, hosted
 // or archived, or is a confirmed maintainer of one.
 func (p *Policy) isServed(k Knowledge, ref nostr.RepoRef) bool {
-	return p.isHosted(k, ref) || authority.Speaks(announced(k, ref.Identifier), ref.PubKey,
-		func(c authority.Coordinate) bool {
-			return p.isHosted(k, nostr.RepoRef{PubKey: c.Owner, Identifier: ref.Identifier})
-		})
+	return p.isHosted(k, ref) || p.speaksForHosted(k, ref)
+}
+
+// speaksForHosted reports whether a key is a confirmed maintainer of a repository of this identifier that
+// is hosted or archived here.
+func (p *Policy) speaksForHosted(k Knowledge, ref nostr.RepoRef) bool {
+	return authority.Speaks(announced(k, ref.Identifier), ref.PubKey, func(c authority.Coordinate) bool {
+		return p.isHosted(k, nostr.RepoRef{PubKey: c.Owner, Identifier: ref.Identifier})
+	})
 }
 
 // maxOfServed bounds how many repositories, and other events, of an event are looked at.
