@@ -7,6 +7,11 @@ PACKAGES := $(PRODUCT:%=./%/...)
 TAGS := -tags libsecp256k1
 # "make vet" has looked at everything already when tests run, and no test needs DWARF.
 TEST := go test $(TAGS) -vet=off -ldflags=-w
+# Tests wait as often as they compute, so more of them run at once than the machine has processors.
+# The race detector would sleep for a second at the end of each package.
+PROCESSORS := $(shell getconf _NPROCESSORS_ONLN)
+CROWDED    := -p $(shell expr $(PROCESSORS) + 1) -parallel $(shell expr $(PROCESSORS) \* 2)
+RACE       := GORACE=atexit_sleep_ms=0 $(TEST) -race
 
 # What makes images is a module outside the workspace, as the tools are.
 OUTSIDE := cd deploy/image && GOWORK=off
@@ -82,7 +87,7 @@ purego: ## the program, which has every service, builds without cgo
 	CGO_ENABLED=0 go build -o /dev/null ./cmd/tendril
 
 unit: ## the tests of every package of the product, under the race detector
-	$(TEST) -race $(PACKAGES)
+	$(RACE) $(CROWDED) $(PACKAGES)
 	$(OUTSIDE) go test ./...
 
 ifneq ($(SEED),)
@@ -94,7 +99,7 @@ chaos:
 endif
 
 e2e: ## tests of the whole system against real NATS, relays and git
-	$(TEST) -timeout 20m ./test/...
+	$(TEST) $(CROWDED) -timeout 20m ./test/...
 
 # A module outside the workspace: what it needs is no concern of the services.
 manifests: ## the Kubernetes manifests: privileges, probes, network policies, settings
