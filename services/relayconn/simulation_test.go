@@ -58,7 +58,7 @@ const (
 type odd struct {
 	page       int                                          // most events of a filter; 0: as many as are asked for
 	noNIP77    bool                                         // it does not reconcile
-	newest     int                                          // it reconciles only so many events of a filter, the newest; 0: all
+	newest     int                                          // it reconciles only so many events of a filter, the newest; 0: all, -1: none
 	exclusive  bool                                         // until excludes its second
 	early      time.Duration                                // EOSE comes first, the events so much later
 	refuses    func(filters []nostr.Filter) (reason string) // a CLOSED in place of an answer; "": it answers
@@ -66,6 +66,7 @@ type odd struct {
 	reconciled func(f nostr.Filter, n int) (reason string)  // NEG-ERR in place of an answer; "": it answers
 	frame      int                                          // bytes of its frames; 0: the default
 	hidden     map[string]bool                              // ids that it names and does not deliver
+	room       int                                          // subscriptions that it takes; 0: any number
 }
 
 // simulation is that.
@@ -309,6 +310,10 @@ func (c *pipe) Close() {
 func (c *pipe) Req(sub string, filters []nostr.Filter) {
 	c.hears(func() {
 		c.asked = append(c.asked, filters...)
+		if _, again := c.subs[sub]; c.odd.room > 0 && !again && len(c.subs) >= c.odd.room {
+			c.say(wire.Message{Kind: wire.Closed, Sub: sub, Reason: "error: too many concurrent REQs"})
+			return
+		}
 		if c.odd.refuses != nil {
 			if reason := c.odd.refuses(filters); reason != "" {
 				c.say(wire.Message{Kind: wire.Closed, Sub: sub, Reason: reason})

@@ -89,6 +89,9 @@ func TestAHostThatIsAskedTooOftenIsLeftAlone(t *testing.T) {
 				if w.Len() != 0 {
 					t.Errorf("%d are still hunted for", w.Len())
 				}
+				if asked := w.requests(); asked[1] != asked[0] { // it has not had its turn yet
+					t.Errorf("after %s comes %s", asked[0], asked[1])
+				}
 			})
 		})
 	}

@@ -33,6 +33,7 @@ type world struct {
 	asked   []string                  // "identifier owner URL"
 	askedAt []time.Time
 	lateBy  time.Duration // how late the worker comes to what it should look at
+	rare    bool          // all that waits is kept though its time is over
 }
 
 func newWorld() *world {
@@ -73,7 +74,7 @@ func (w *world) look(identifier, owner string) {
 	wants, sources := slices.Clone(w.missing[identifier]), w.urls[identifier]
 	w.mu.Unlock()
 	wants = slices.DeleteFunc(wants, func(want repostate.Want) bool { return !of(want.Owner) })
-	w.Seek(identifier, hunt.Found{Wants: wants, Sources: sources, Of: of, All: all})
+	w.Seek(identifier, hunt.Found{Wants: wants, Sources: sources, Of: of, All: all, Rare: w.rare})
 }
 
 func (w *world) fetch(ctx context.Context, identifier string, from repostate.Source, want repostate.Want) hunt.Outcome {
@@ -205,6 +206,26 @@ func TestBackoffUntilSomeServerHasIt(t *testing.T) {
 		attempts(24*time.Hour, 10)
 		if w.Len() != 0 {
 			t.Error("the hunt goes on though nothing is missing")
+		}
+	})
+}
+
+// TestWhatIsKeptIsHuntedRarely: once in an hour, until a new event comes.
+func TestWhatIsKeptIsHuntedRarely(t *testing.T) {
+	inTime(t, func(t *testing.T, w *world) {
+		w.rare = true
+		w.set("x", "alice", []string{"1"}, "http://a/x")
+		defer w.run(t)()
+		w.Add("x", 0)
+		time.Sleep(5*time.Hour + time.Minute)
+		if n := len(w.requests()); n != 6 {
+			t.Errorf("%d requests in five hours", n)
+		}
+		w.rare = false
+		w.Add("x", 0)
+		time.Sleep(5 * time.Minute)
+		if n := len(w.requests()); n < 6+4 {
+			t.Errorf("%d requests after a new event", n-6)
 		}
 	})
 }
@@ -349,6 +370,7 @@ func TestABrokenHostIsLeftAlone(t *testing.T) {
 		"name":          {netguard.CauseDNS, "http://broken/", "http://broken:8080/", true},
 		"TLS":           {netguard.CauseTLS, "https://host:22/", "https://host/", false},
 		"TLS of a port": {netguard.CauseTLS, "https://host:8443/", "https://host:9443/", false},
+		"TLS of a user": {netguard.CauseTLS, "https://alice@host:8443/", "https://bob@host:8443/", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inTime(t, func(t *testing.T, w *world) {
