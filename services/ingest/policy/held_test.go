@@ -1,9 +1,12 @@
 package policy_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
+	"tendril.dev/lib/held"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/policy"
 	"tendril.dev/test/fixture"
@@ -213,5 +216,30 @@ func TestWhatMakesRoomTakesItsOwnAlong(t *testing.T) {
 	d = rules.Decide(silent(), user(event("alice 30618 100 d=tree t="+strings.Repeat("x", 4000))))
 	if d.Outcome != proto.Rejected || d.Remember || len(d.Drop) != 0 {
 		t.Errorf("%s %q drops %d", d.Outcome, d.Message, len(d.Drop))
+	}
+}
+
+// asked counts how often it is asked for the announcements of an identifier.
+type asked struct {
+	*world
+	times int
+}
+
+func (a *asked) Announced(identifier string) held.Source {
+	a.times++
+	return a.world.Announced(identifier)
+}
+
+// TestAPullRequestAsksLittle: whom each of a hundred owners speaks for would take long to find out.
+func TestAPullRequestAsksLittle(t *testing.T) {
+	t.Parallel()
+	ev := event("bob 1618 100 c=" + strings.Repeat("1", 40))
+	for n := range 100 {
+		ev.Tags = append(ev.Tags, nostr.Tag{"a", fmt.Sprintf("30617:%064d:tree", n)})
+	}
+	k := &asked{world: &world{}}
+	rulesOf(t, policy.Bounds{}).Decide(k, user(ev))
+	if k.times < 100 || k.times > 130 {
+		t.Errorf("announcements were asked for %d times", k.times)
 	}
 }
