@@ -1,9 +1,16 @@
 package claim
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"tendril.dev/lib/bus"
+	"tendril.dev/proto"
 )
 
 // napping is a timer of a machine that can be suspended: its clock goes on meanwhile, and it rings
@@ -77,6 +84,80 @@ func TestASuspendedMachineCountsTheTime(t *testing.T) {
 		}
 		l.close()
 	})
+}
+
+// TestALeaseAsksTheClock: a lease whose time is over has ended although its alarm comes late.
+func TestALeaseAsksTheClock(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l, clock := testLeases(t)
+		l.renew(clock.now(), 1)
+		lease := l.now()
+		clock.slept += 9 * time.Second // and it does not ring
+		if lease.Err() == nil {
+			t.Error("the lease goes on after its time")
+		}
+		l.close()
+	})
+}
+
+// fakeBucket is a bucket of which nothing but the writing of a key is asked.
+type fakeBucket struct {
+	jetstream.KeyValue
+	write func() (uint64, error)
+}
+
+func (b fakeBucket) Create(context.Context, string, []byte, ...jetstream.KVCreateOpt) (uint64, error) {
+	return b.write()
+}
+
+func (b fakeBucket) Update(context.Context, string, []byte, uint64) (uint64, error) { return b.write() }
+
+// TestALeaseCountsFromBeforeTheWrite: the bucket's clock for a record may begin as soon as the
+// heartbeat is on its way, however late the answer comes.
+func TestALeaseCountsFromBeforeTheWrite(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l, clock := testLeases(t)
+		m := newMember(&bus.Bus{}, Options{Group: "test", Worker: "a", Log: quiet}, fakeBucket{write: func() (uint64, error) {
+			clock.slept += 8200 * time.Millisecond
+			return 1, nil
+		}}, nil)
+		m.ttl, m.leases, m.directory = 9*time.Second, l, &Directory{changed: make(chan struct{}, 1)}
+		must(t, m.beat())
+		if l.now().Err() == nil {
+			t.Error("a heartbeat whose answer took nine tenths of a TTL began a lease")
+		}
+		l.close()
+	})
+}
+
+// TestAClaimIsNotedBeforeItIsWritten: a heartbeat in between would say that this worker works by
+// nothing that has vanished.
+func TestAClaimIsNotedBeforeItIsWritten(t *testing.T) {
+	t.Parallel()
+	l, clock := testLeases(t)
+	defer l.close()
+	l.renew(clock.now(), 1)
+	var m *Member
+	noted := false
+	m = newMember(&bus.Bus{}, Options{Group: "test", Worker: "a", Log: quiet}, nil, fakeBucket{write: func() (uint64, error) {
+		m.workingMu.Lock()
+		defer m.workingMu.Unlock()
+		_, noted = m.workingOn["key"]
+		return 0, errors.New("it cannot be written")
+	}})
+	m.leases = l
+	m.directory = &Directory{self: "a", changed: make(chan struct{}, 1),
+		claims: map[string]claimed{"key": {Claim: proto.Claim{Worker: "a"}, revision: 3}}}
+	w := &work{Member: m, wanted: map[string]bool{"key": true}}
+	w.share(t.Context())
+	if !noted {
+		t.Error("the claim was written before it was noted")
+	}
+	if len(m.workingOn) > 0 {
+		t.Error("a claim that could not be written is worked on")
+	}
 }
 
 // TestAHeartbeatBegunBeforeANapBeginsNoLongLease: the record that it wrote is as old as the nap.
