@@ -65,7 +65,7 @@ func (b *Bus) PublishBatch(ctx context.Context, msgs []*nats.Msg, expect *uint64
 	}
 	ack, err := jetstreamext.PublishMsgBatch(ctx, b.JS, msgs, jetstreamext.BatchFlowControl{})
 	if err != nil {
-		return 0, fmt.Errorf("commit batch of %d: %w", len(msgs), cmp.Or(b.Full(), err))
+		return 0, fmt.Errorf("commit batch of %d: %w", len(msgs), cmp.Or(b.Full(), b.unstored(err)))
 	}
 	return ack.Sequence, nil
 }
@@ -110,9 +110,9 @@ func (b *Bus) PublishChain(ctx context.Context, msgs []*nats.Msg, expect *uint64
 		case a := <-ack.Ok():
 			last = a.Sequence
 		case err = <-ack.Err():
-			return 0, err
+			return 0, b.unstored(err)
 		case <-ctx.Done():
-			return 0, cmp.Or(b.Full(), ctx.Err())
+			return 0, cmp.Or(b.Full(), b.unstored(ctx.Err()))
 		}
 	}
 	return last, nil

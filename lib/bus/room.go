@@ -3,21 +3,29 @@ package bus
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/disk"
+	"tendril.dev/proto"
 )
 
 // ErrFull is the error of every write from the moment when the disk of the embedded server is full.
 var ErrFull = errors.New("nothing can be stored now, because the disk is full; reads go on")
 
-// IsFull reports whether an error says that nothing can be stored for want of room: on the disk, or
-// within what JetStream may store.
+// ErrNotStored is the error of a write that NATS has not answered in time, though it answers
+// otherwise. A server of its own whose disk is full does that.
+var ErrNotStored = errors.New("NATS answers and does not store what it is given; its log says why, such as a full disk")
+
+// IsFull reports whether an error says that nothing can be stored: for want of room on the disk or
+// within what JetStream may store, or for a reason that NATS does not tell.
 func IsFull(err error) bool {
-	if errors.Is(err, ErrFull) {
+	if errors.Is(err, ErrFull) || errors.Is(err, ErrNotStored) {
 		return true
 	}
 	api, ok := errors.AsType[*jetstream.APIError](err)
@@ -62,6 +70,19 @@ func newRoom(d Disk) room {
 	r := room{again: make(chan struct{}), disk: d.withDefaults()}
 	r.writable, r.setFull = context.WithCancelCause(context.Background())
 	return r
+}
+
+// unstored is the error of a write that has failed by err: [ErrNotStored] where there was no answer
+// in time, and NATS is there.
+func (b *Bus) unstored(err error) error {
+	late := []error{context.DeadlineExceeded, nats.ErrTimeout, jetstream.ErrAsyncPublishTimeout}
+	if !slices.ContainsFunc(late, func(l error) bool { return errors.Is(err, l) }) {
+		return err
+	}
+	if _, unknown := LastSeq(b.open, b.JS, proto.StreamEvents); unknown != nil {
+		return err
+	}
+	return fmt.Errorf("%w (%w)", ErrNotStored, err)
 }
 
 // lookForRoom is how often it is looked how much room a disk has.

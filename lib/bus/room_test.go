@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -79,5 +80,24 @@ func TestIsFull(t *testing.T) {
 		if IsFull(err) != want {
 			t.Errorf("%v: %t", err, !want)
 		}
+	}
+}
+
+// TestAWriteWithoutAnAnswer: where NATS answers otherwise, the error says what that means.
+func TestAWriteWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	b, err := Open(t.Context(), Options{Dir: t.TempDir(), Sizing: proto.DefaultSizing()})
+	fixture.Must(t, err)
+	defer b.Close()
+	_, err = b.Conn.SubscribeSync("silent") // in place of a stream that cannot store
+	fixture.Must(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	_, err = b.PublishChain(ctx, []*nats.Msg{{Subject: "silent"}}, nil)
+	if !IsFull(err) || !errors.Is(err, ErrNotStored) {
+		t.Errorf("no answer: %v", err)
+	}
+	if _, err := b.PublishChain(t.Context(), []*nats.Msg{{Subject: "nowhere"}}, nil); err == nil || IsFull(err) {
+		t.Errorf("no stream: %v", err)
 	}
 }

@@ -36,7 +36,7 @@ func Run(ctx context.Context, n *node.Node) error {
 		n.Log.Warn("the log has no high-water mark, because the NATS server states no limit; set NGIT_LOG_MAX_BYTES")
 	}
 	n.Count(func(figures map[string]int64) { figures["log_max_bytes"] = mark })
-	n.Ready.Note("full", w.Marks.Full)
+	n.Ready.Note("full", func() string { return cmp.Or(w.Unstored(), w.Marks.Full()) })
 	n.Ready.Add("writer", w.Troubled)
 	n.Projection("ingest_held", proto.KVStream(proto.BucketHeld), w.Held.Seq)
 	n.Projection("ingest_rejected", proto.StreamRejected, w.Rejected.Seq)

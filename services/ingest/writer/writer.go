@@ -51,6 +51,7 @@ type Writer struct {
 	bootstrap  []nostr.RelayURL
 	refused    func(*nostr.Event, proto.Refusal) // hears of every event that is rejected
 	trouble    atomic.Pointer[trouble]
+	unstored   atomic.Pointer[string] // why nothing can be stored
 	rechecks   rechecks
 	batchSize  int           // commitSize, but in tests
 	takenEvery time.Duration // as the constant, but in tests
@@ -222,7 +223,7 @@ func (w *Writer) writeTerm(ctx context.Context) error {
 //  3. It reads both streams up to its marks, and all rejections: what expired in purgatory must not
 //     come in again because the rejections have not been read yet that say so.
 func (t *term) begin(ctx context.Context) (err error) {
-	if t.head, err = t.Bus.PublishBatch(ctx, t.mark(proto.SubjectEventsMark), nil); err != nil {
+	if t.head, err = t.moveHead(ctx); err != nil {
 		return fmt.Errorf("mark the log: %w", err)
 	}
 	t.betweenMarks()
