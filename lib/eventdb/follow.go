@@ -121,7 +121,7 @@ func Bind(ctx context.Context, js jetstream.JetStream, db *DB, log *slog.Logger)
 	case !same:
 		log.Warn("the log does not have the last event of the index where the index has it, so the index is rebuilt: "+
 			"NATS was restored, or that event was replaced while this process was away", "index_seq", last.seq, "log_seq", head)
-	case head > last.seq && time.Since(at) > longAway:
+	case head > last.seq && db.opts.Now().Time().Sub(at) > longAway:
 		log.Info("the event index was away for long, and is rebuilt from the log", "index_time", at, "log_seq", head)
 	case rules == db.rules():
 		// What is behind the last record is read again: only writers' marks are proved by nothing.

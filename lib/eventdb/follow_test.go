@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -62,6 +63,9 @@ func TestBindDropsAnIndexOfAnotherLog(t *testing.T) {
 				must(t, db.Apply([]Record{{Seq: seq, Event: made(900+int(seq), 1, 1)}}))
 			}
 		}, Options{}, "does not have the last event of the index", 0},
+		"it was away for long": {func(*testing.T, *bus.Bus, *DB) {}, Options{Now: func() Timestamp {
+			return Timestamp(time.Now().Add(longAway + time.Hour).Unix())
+		}}, "was away for long", 0},
 		"it was made under other rules": {func(*testing.T, *bus.Bus, *DB) {}, Options{KeepDeleted: true}, "by another version of Tendril or under other settings", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -88,6 +92,21 @@ func TestBindDropsAnIndexOfAnotherLog(t *testing.T) {
 			holds(t, db, notes(tc.first, 30)...)
 		})
 	}
+}
+
+// TestWhatIsBehindTheLastRecordIsReadAgain: an index has read a writer's mark behind its last event.
+// The log was restored to that event, and has another in the place of the mark.
+func TestWhatIsBehindTheLastRecordIsReadAgain(t *testing.T) {
+	t.Parallel()
+	b, dir := openBus(t), t.TempDir()
+	db, stop := followed(t, b, dir, quiet)
+	waitFor(t, db, write(t, b, notes(0, 5)...))
+	must(t, db.apply(nil, 6))
+	stop()
+	head := write(t, b, notes(5, 7)...)
+	db, _ = followed(t, b, dir, quiet)
+	waitFor(t, db, head)
+	holds(t, db, notes(0, 7)...)
 }
 
 // remake deletes the log and makes an empty one.
