@@ -155,7 +155,7 @@ func (d *Directory) quietIn(name string) time.Duration {
 	return time.Until(last.Add(d.ttl))
 }
 
-// unended reports whether some worker may still work by a claim that names it, or that it had made
+// mayBeWorkedOn reports whether some worker may still work by a claim that names it, or that it had made
 // before the claim vanished. No worker goes by it any more when
 //   - the holder has said, in its record, that it knows that the claim has vanished and that it does
 //     not work by it; or
@@ -165,7 +165,7 @@ func (d *Directory) quietIn(name string) time.Duration {
 // Where the claim has vanished, that must be true of every other worker. again is after how long
 // silence may have ended the work; 0: a message will tell. This counts only for what d has heard:
 // see [Directory.catchUp].
-func (d *Directory) unended(c claimed) (unended bool, again time.Duration) {
+func (d *Directory) mayBeWorkedOn(c claimed) (mayBe bool, again time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	holders := map[string]bool{c.Worker: true} // the empty name is of those that died before this process listened
@@ -186,10 +186,10 @@ func (d *Directory) unended(c claimed) (unended bool, again time.Duration) {
 		case w.Name != "" && !(c.vanished && w.Heard >= c.revision):
 			return true, 0
 		case w.Name == "" && wait > 0:
-			unended, again = true, max(again, wait)
+			mayBe, again = true, max(again, wait)
 		}
 	}
-	return unended, again
+	return mayBe, again
 }
 
 // catchUp waits until d knows every heartbeat that the bucket has now. Without it, a worker could

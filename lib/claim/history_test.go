@@ -306,13 +306,13 @@ func TestAVanishedClaimIsItsHoldersUntilItSaysOtherwise(t *testing.T) {
 		}
 		removed := bus.Message{Seq: 7, Header: bus.Deletion(markerKept)}
 		must(t, d.hearClaim("key", removed))
-		if unended, _ := d.unended(d.held()["key"]); unended != row.unended {
+		if unended, _ := d.mayBeWorkedOn(d.held()["key"]); unended != row.unended {
 			t.Errorf("%s: may be worked on: %v", row.name, unended)
 		}
 		removed.Seq++
 		removed.Header.Set(proto.HeaderReleased, "b")
 		must(t, d.hearClaim("key", removed))
-		if unended, _ := d.unended(d.held()["key"]); unended {
+		if unended, _ := d.mayBeWorkedOn(d.held()["key"]); unended {
 			t.Errorf("%s: not free after its holder has let it go", row.name)
 		}
 	}

@@ -132,8 +132,8 @@ func (w *work) share(ctx context.Context) {
 	}
 	for key, c := range claims {
 		if c.vanished {
-			unended, wait := w.directory.unended(c)
-			ended[key], again = !unended, sooner(again, wait)
+			mayBe, wait := w.directory.mayBeWorkedOn(c)
+			ended[key], again = !mayBe, sooner(again, wait)
 		}
 	}
 	d := decide(situation{self: w.o.Worker, workers: workers, claims: claims, wanted: w.wanted, mine: mine, ended: ended})
@@ -227,8 +227,8 @@ func (w *work) free(ctx context.Context, keys []string, claims map[string]claime
 		return free, 0, err
 	}
 	for _, key := range held {
-		unended, wait := w.directory.unended(claims[key])
-		if !unended {
+		mayBe, wait := w.directory.mayBeWorkedOn(claims[key])
+		if !mayBe {
 			free = append(free, key)
 		}
 		again = sooner(again, wait)

@@ -26,12 +26,12 @@ type overlay struct {
 	now  time.Time       // when the batch began
 	view *eventdb.View   // of the log before the batch
 
-	events  map[string]*nostr.Event        // accepted; nil: it was there, and is replaced or removed
-	at      map[nostr.Address]*nostr.Event // nil: nothing is there; what was read is kept too
-	named   map[string][]string            // ids of accepted events by the ids and addresses that they name
-	floors  map[nostr.Address]*nostr.Event // newest versions that are deleted by their ids
-	deletes map[string]nostr.Timestamp     // of a deleted author and id, or address, or of an author who vanishes: up to this time
-	renewed map[string]bool                // ids of requests that stay now
+	events    map[string]*nostr.Event        // accepted; nil: it was there, and is replaced or removed
+	atAddress map[nostr.Address]*nostr.Event // nil: nothing is there; what was read is kept too
+	named     map[string][]string            // ids of accepted events by the ids and addresses that they name
+	floors    map[nostr.Address]*nostr.Event // newest versions that are deleted by their ids
+	deletes   map[string]nostr.Timestamp     // of a deleted author and id, or address, or of an author who vanishes: up to this time
+	renewed   map[string]bool                // ids of requests that stay now
 	// requests are those of authors that were accepted and count.
 	requests []countedRequest
 	// hides: what is hidden changes with this batch. Which events that concerns only the index knows, so
@@ -43,7 +43,7 @@ type overlay struct {
 func newOverlay(ctx context.Context, now time.Time, view *eventdb.View) overlay {
 	return overlay{
 		ctx: ctx, now: now, view: view,
-		events: map[string]*nostr.Event{}, at: map[nostr.Address]*nostr.Event{}, named: map[string][]string{},
+		events: map[string]*nostr.Event{}, atAddress: map[nostr.Address]*nostr.Event{}, named: map[string][]string{},
 		floors: map[nostr.Address]*nostr.Event{}, deletes: map[string]nostr.Timestamp{}, renewed: map[string]bool{},
 	}
 }
@@ -114,11 +114,11 @@ func (o *overlay) AcceptedKind(id string) (kind int, accepted bool) {
 
 // AcceptedAt reads what is at an address once for a batch: most events of a sync name the same few.
 func (o *overlay) AcceptedAt(address nostr.Address) *nostr.Event {
-	ev, known := o.at[address]
+	ev, known := o.atAddress[address]
 	// Only these kinds have addresses; what else a stranger writes as one is at none.
 	if !known && (nostr.IsReplaceableKind(address.Kind) || nostr.IsAddressableKind(address.Kind)) {
 		if ev = o.standing(o.view.Replaceable(address.Kind, address.PubKey, address.Identifier)); o.err == nil {
-			o.at[address] = ev
+			o.atAddress[address] = ev
 		}
 	}
 	return o.standing(ev, nil)
@@ -130,7 +130,7 @@ func (o *overlay) Superseded(ev *nostr.Event) bool {
 	if !ok {
 		return false
 	}
-	if have := o.at[address]; have != nil && !o.asks(have) {
+	if have := o.atAddress[address]; have != nil && !o.asks(have) {
 		return !nostr.Replaces(ev, have)
 	}
 	holder, is, err := o.view.Holder(address.Kind, address.PubKey, address.Identifier)
@@ -200,7 +200,7 @@ func (o *overlay) Reaches(request *nostr.Event) bool {
 // replaced reports whether the batch has brought something else in the place of an event.
 func (o *overlay) replaced(ev *nostr.Event) bool {
 	address, has := nostr.AddressOf(ev)
-	have := o.at[address]
+	have := o.atAddress[address]
 	return has && have != nil && have.ID != ev.ID
 }
 
@@ -286,7 +286,7 @@ func (o *overlay) accept(ev *nostr.Event) {
 		if before := o.AcceptedAt(address); before != nil {
 			o.events[before.ID] = nil
 		}
-		o.at[address] = ev
+		o.atAddress[address] = ev
 	}
 	if nostr.KindOf(ev.Kind).Vouches {
 		for _, name := range nostr.NamesOf(ev) {
@@ -311,7 +311,7 @@ func (o *overlay) count(request *nostr.Event, idle bool) {
 func (o *overlay) Remove(ev *nostr.Event) {
 	o.events[ev.ID] = nil
 	if address, ok := nostr.AddressOf(ev); ok {
-		o.at[address] = nil
+		o.atAddress[address] = nil
 	}
 }
 

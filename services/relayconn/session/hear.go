@@ -255,7 +255,7 @@ func (s *Session) hearEnd(ctx context.Context, e ending, now time.Time) error {
 	if full != nil && e.Verdict.TakesNoMore() && full.Until.After(now) {
 		s.history.warn("budget",
 			"what the relay brings is not taken today, or the service is full; the past is asked for later", "from", full.Until)
-		s.history.hold(earlier(full.Until, now.Add(24*time.Hour)))
+		s.history.pause(earlier(full.Until, now.Add(24*time.Hour)))
 	}
 	if e.live != nil {
 		s.live.lost(e.live, e.came)

@@ -398,7 +398,7 @@ func (h *history) begin(b *batch, now time.Time) {
 
 // next tells when something becomes due by itself; zero moments count for nothing.
 func (h *history) next(due func(...time.Time)) {
-	due(h.historyPausedUntil, h.reconciler.hold, h.Reminders.first, h.nextBegin)
+	due(h.historyPausedUntil, h.reconciler.pausedUntil, h.Reminders.first, h.nextBegin)
 	for _, b := range h.batches {
 		due(b.at)
 	}
@@ -409,8 +409,8 @@ func (h *history) mustTend() bool {
 	return slices.ContainsFunc(h.batches, func(b *batch) bool { return b.over() || len(b.toWalk) > 0 })
 }
 
-// hold has nothing of the past asked for a while.
-func (h *history) hold(until time.Time) { h.historyPausedUntil = later(h.historyPausedUntil, until) }
+// pause has nothing of the past asked for a while.
+func (h *history) pause(until time.Time) { h.historyPausedUntil = later(h.historyPausedUntil, until) }
 
 // forget forgets all work and what has come of it.
 func (h *history) forget() {

@@ -42,7 +42,7 @@ const (
 	beginning nostr.Timestamp = 1_600_000_000
 	// A search may take so many messages, and one more for each so many events that the relay has
 	// and that are not known here.
-	mostSaid, namedBySaid = 256, 64
+	mostMessages, namedByMessage = 256, 64
 	// mostNamedOfOne is how many events that are not known here a relay may name of one unit.
 	mostNamedOfOne = 1_000_000
 	// fullAt is how many events wait to be fetched on a connection when no more are looked for.
@@ -81,15 +81,15 @@ const (
 // again with the message that was said last, and nothing is lost.
 type reconciler struct {
 	*Options
-	governor *governor
-	units    []*unit   // that have not begun
-	active   []*search // that have begun
-	results  chan result
-	atOnce   int       // sessions that the relay takes, as far as is known
-	hold     time.Time // nothing is said before
-	spoken   bool      // it has
-	narrow   bool      // it refuses a session about everything
-	off      bool      // it does not reconcile
+	governor    *governor
+	units       []*unit   // that have not begun
+	active      []*search // that have begun
+	results     chan result
+	atOnce      int       // sessions that the relay takes, as far as is known
+	pausedUntil time.Time // no session is opened or goes on before
+	spoken      bool      // the relay has answered in a session
+	narrow      bool      // the relay refuses a session about everything
+	off         bool      // the relay does not reconcile
 }
 
 // unit is a group of filters that are reconciled, each in one session for each piece of time.
@@ -108,27 +108,27 @@ type unit struct {
 type state int
 
 const (
-	ready   state = iota // to say the message, or to begin if there is none
-	working              // ingest has been asked what to say
-	said                 // to the relay, which has to answer
+	toSay        state = iota // the message, or to begin if there is none
+	asksIngest                // what to say
+	awaitsAnswer              // of the relay
 )
 
 // search finds out what a relay has of one filter of a unit, in one session.
 type search struct {
 	request // whose id is empty while no session is open
 	*unit
-	n       int // of the filter
-	about   proto.ReconcileQuery
-	state   state
-	message []byte   // what to say, or was said last
-	more    [][]byte // what to say after that; together they say all that is in question
-	parts   [][]byte // of the relay's answer, which ingest has not seen yet
-	refused int      // how often the relay wanted quiet, or took no session though none was open, since it answered last
-	said    int      // messages
-	bytes   int      // of all messages, both ways
-	known   uint64   // events known here
-	lacking uint64   // of these, those that the relay has turned out not to have
-	named   int      // events that the relay has named and that are not known here
+	n        int // of the filter
+	about    proto.ReconcileQuery
+	state    state
+	message  []byte   // what to say, or was said last
+	more     [][]byte // what to say after that; together they say all that is in question
+	parts    [][]byte // of the relay's answer, which ingest has not seen yet
+	refused  int      // how often the relay wanted quiet, or took no session though none was open, since it answered last
+	messages int      // that were said
+	bytes    int      // of all messages, both ways
+	known    uint64   // events known here
+	lacking  uint64   // of these, those that the relay has turned out not to have
+	named    int      // events that the relay has named and that are not known here
 	// allFrom is when the oldest of the known events was made, and hasFrom of those that the relay has
 	// turned out to have.
 	allFrom, hasFrom nostr.Timestamp
@@ -189,7 +189,7 @@ func (r *reconciler) restart() {
 // ask begins with units and says what can be said. While enough waits to be fetched no more is
 // looked for.
 func (r *reconciler) ask(ctx context.Context, now time.Time, enough bool) {
-	if now.Before(r.hold) {
+	if now.Before(r.pausedUntil) {
 		return
 	}
 	for len(r.units) > 0 && len(r.active) < 2*r.atOnce && !enough {
@@ -197,9 +197,9 @@ func (r *reconciler) ask(ctx context.Context, now time.Time, enough bool) {
 	}
 	for n, x := range r.active[:min(len(r.active), 2*r.atOnce)] {
 		switch {
-		case x.state == ready && x.message == nil:
+		case x.state == toSay && x.message == nil:
 			r.ingest(ctx, x, nil)
-		case x.state != ready || enough || x.id == "" && r.count() >= r.atOnce:
+		case x.state != toSay || enough || x.id == "" && r.count() >= r.atOnce:
 		case !r.spoken && n > 0: // many relays do not reconcile, so one session is tried first
 		default:
 			r.say(x, now)
@@ -209,8 +209,8 @@ func (r *reconciler) ask(ctx context.Context, now time.Time, enough bool) {
 
 // say says what must be said, in a session that is open or in a new one.
 func (r *reconciler) say(x *search, now time.Time) {
-	x.state, x.asked, x.heard = said, now, now
-	x.said++
+	x.state, x.asked, x.heard = awaitsAnswer, now, now
+	x.messages++
 	x.bytes += 2 * len(x.message) // it goes over the wire as hex digits
 	if x.id != "" {
 		r.Asker.NegMsg(x.id, x.message)
@@ -240,10 +240,10 @@ func (r *reconciler) ingest(ctx context.Context, x *search, message []byte) bool
 	}
 	size = min(size, RoomBytes)
 	if !r.Negentropy.Room.TryAcquire(int64(size)) {
-		r.hold = later(r.hold, time.Now().Add(roomWait))
+		r.pausedUntil = later(r.pausedUntil, time.Now().Add(roomWait))
 		return false
 	}
-	x.state = working
+	x.state = asksIngest
 	a, about := result{search: x, first: message == nil}, x.about
 	go func() {
 		limited, cancel := context.WithTimeout(ctx, serviceTime)
@@ -277,14 +277,14 @@ func (r *reconciler) told(ctx context.Context, a result, now time.Time) {
 		r.unable("its message breaks the rules of the protocol: " + a.err.Error())
 	default: // which is not the relay's fault
 		r.warn("reconcile", "ingest does not say what is known here; it is asked again", "error", a.err)
-		r.hold = later(r.hold, now.Add(serviceTime))
+		r.pausedUntil = later(r.pausedUntil, now.Add(serviceTime))
 		r.sayAgain(x)
 	}
 }
 
 // sayAgain has a search say its last message again, in another session.
 func (r *reconciler) sayAgain(x *search) {
-	x.state, x.parts = ready, nil
+	x.state, x.parts = toSay, nil
 	r.close(x)
 }
 
@@ -323,7 +323,7 @@ func (r *reconciler) learned(ctx context.Context, x *search, a result) {
 	default:
 		x.message = nil
 	}
-	x.state = ready
+	x.state = toSay
 	switch {
 	case a.first && x.known == 0 && x.splits == 0 || x.tooMuch():
 		r.end(x, true) // REQ is the shorter way
@@ -379,7 +379,7 @@ func (r *reconciler) smaller(x *search, now time.Time) {
 		x.splits++
 		x.left++
 		x.about.Filter.Since, older.about.Filter.Until = &cut, &cut
-		x.state, x.message, x.more, x.parts, x.said = ready, nil, nil, nil, 0
+		x.state, x.message, x.more, x.parts, x.messages = toSay, nil, nil, nil, 0
 		x.named, x.lacking, x.hasFrom = 0, 0, 0
 		r.active = slices.Insert(r.active, slices.Index(r.active, x)+1, older)
 		r.close(x)
@@ -416,7 +416,7 @@ func (r *reconciler) unable(why string) {
 
 // answer takes in what the relay answered, and asks ingest what to say to that.
 func (r *reconciler) answer(ctx context.Context, x *search, m wire.Message, now time.Time) {
-	if x.state != said {
+	if x.state != awaitsAnswer {
 		return // it was not asked
 	}
 	r.spoken, x.refused = true, 0
@@ -452,14 +452,14 @@ var (
 // refused takes in that the relay has ended a session.
 func (r *reconciler) refused(x *search, reason string, now time.Time) {
 	delete(r.governor.open, x.id)
-	if x.id = ""; x.state == working {
+	if x.id = ""; x.state == asksIngest {
 		return // what comes of what it said before opens another session
 	}
-	x.state = ready
+	x.state = toSay
 	why := wire.ReadRefusal(reason)
 	switch {
 	case why.Proof && !x.proved:
-		x.proved, r.hold = true, later(r.hold, now.Add(proofWait))
+		x.proved, r.pausedUntil = true, later(r.pausedUntil, now.Add(proofWait))
 	case why.Quiet:
 		if x.refused++; x.refused > mostRefused {
 			r.cannot(x, reason)
@@ -489,14 +489,14 @@ func (r *reconciler) count() (n int) {
 func (r *reconciler) fewer(x *search, reason string, now time.Time) {
 	open := r.count()
 	if r.atOnce = max(1, min(r.atOnce, open)); open > 0 {
-		x.said-- // it will be said when there is room
+		x.messages-- // it will be said when there is room
 		return
 	}
 	if x.refused++; x.refused > mostRefused {
 		r.unable(reason)
 		return
 	}
-	r.hold = later(r.hold, now.Add(r.Rules.Cooldown))
+	r.pausedUntil = later(r.pausedUntil, now.Add(r.Rules.Cooldown))
 }
 
 // notice takes in a NOTICE of the relay, and reports whether it is about a session. It does not say
@@ -504,7 +504,7 @@ func (r *reconciler) fewer(x *search, reason string, now time.Time) {
 func (r *reconciler) notice(text string, now time.Time) (ours bool) {
 	var unanswered []*search
 	for _, x := range r.active {
-		if x.state == said && !x.answered {
+		if x.state == awaitsAnswer && !x.answered {
 			unanswered = append(unanswered, x)
 		}
 	}
@@ -514,7 +514,7 @@ func (r *reconciler) notice(text string, now time.Time) (ours bool) {
 		return false
 	case about && sessions.MatchString(text):
 		for _, x := range unanswered {
-			x.state = ready
+			x.state = toSay
 			r.close(x)
 		}
 		r.fewer(unanswered[0], text, now)
@@ -545,7 +545,7 @@ func (x *search) tooMuch() bool {
 
 // endless reports whether the relay draws a search out.
 func (x *search) endless() bool {
-	return x.said > mostSaid+x.unit.named/namedBySaid || x.unit.named > mostNamedOfOne
+	return x.messages > mostMessages+x.unit.named/namedByMessage || x.unit.named > mostNamedOfOne
 }
 
 // lookBelow has the batch look by REQ for what is older than all that the relay has shown of a

@@ -112,7 +112,7 @@ func (g *governor) blame(text string, now time.Time) (blamed openREQ, why wire.R
 func (g *governor) deadline(a openItem) time.Time {
 	r := a.req()
 	if x, is := a.(*search); is {
-		if x.state != said {
+		if x.state != awaitsAnswer {
 			return time.Time{}
 		}
 		return later(r.heard, g.resumed).Add(sessionSilence)

@@ -175,7 +175,7 @@ func (s *Session) Run(ctx context.Context, start Start, messages <-chan wire.Mes
 	s.history = newHistory(&s.Options, s.governor)
 	s.live = &live{Options: &s.Options, governor: s.governor, history: s.history}
 	defer s.history.release()
-	s.history.hold(time.Now().Add(start.Delay))
+	s.history.pause(time.Now().Add(start.Delay))
 	s.begin(start)
 	wake := time.NewTimer(0)
 	defer wake.Stop()

@@ -194,7 +194,7 @@ func (h *history) refused(t *task, d decision, others bool, now time.Time) {
 		h.fail(t, d.why)
 		return
 	}
-	h.hold(d.at)
+	h.pause(d.at)
 	t.Again()
 	h.first(t)
 }

@@ -48,11 +48,11 @@ type Walk struct {
 	checked uint64 // filters that were looked at whether they show something, as bits; see TakeAlone
 	alone   []nostr.Filter
 
-	known map[uint64]nostr.Timestamp // when those were made that came on pages before, and may come again
-	page  map[uint64]seen            // what came on this page of the time asked for
-	said  int                        // events of this page, however often they came and of any time
-	fresh int                        // those that had not come before
-	out   int                        // those that lie outside the time
+	known    map[uint64]nostr.Timestamp // when those were made that came on pages before, and may come again
+	page     map[uint64]seen            // what came on this page of the time asked for
+	received int                        // events of this page, however often they came and of any time
+	fresh    int                        // those that had not come before
+	out      int                        // those that lie outside the time
 }
 
 // seen is an event on a page: when it was made, and which filters ask for it, as bits.
@@ -141,7 +141,7 @@ func (w *Walk) sides(ev *nostr.Event) (sides uint64) {
 // asked for and came neither on the pages before nor on this one. The page is enough when it has
 // gone so far beyond its limit that it must be ended.
 func (w *Walk) Saw(ev *nostr.Event) (fresh, enough bool) {
-	w.said++
+	w.received++
 	key := keyOf(ev.ID)
 	_, again := w.known[key]
 	if !w.spans(ev.CreatedAt) {
@@ -155,10 +155,10 @@ func (w *Walk) Saw(ev *nostr.Event) (fresh, enough bool) {
 	return fresh, w.endless()
 }
 
-func (w *Walk) endless() bool { return w.said >= slack*w.limit*len(w.filters) }
+func (w *Walk) endless() bool { return w.received >= slack*w.limit*len(w.filters) }
 
 // Again forgets the current page, which must be asked for once more.
-func (w *Walk) Again() { w.page, w.said, w.fresh, w.out = map[uint64]seen{}, 0, 0, 0 }
+func (w *Walk) Again() { w.page, w.received, w.fresh, w.out = map[uint64]seen{}, 0, 0, 0 }
 
 // Ended notes the end of the current page, and reports whether there is another to ask for.
 func (w *Walk) Ended() (more bool) {
