@@ -16,17 +16,21 @@ import (
 // being written take many microseconds. It is made from the index when that is opened. Only Apply
 // adds keys; all may ask meanwhile.
 type keyFilter struct {
-	bits [keyFilterBits / 64]atomic.Uint64
-	seed maphash.Seed
+	lines [keyFilterLines]line
+	seed  maphash.Seed
 }
 
 const (
 	// keyFilterProbes makes at most two look-ups in a hundred vain while there are ten bits for each
 	// key. Later more of them are, and nothing else changes.
 	keyFilterProbes = 5
-	// keyFilterBits are eight MiB: room for the keys of six million events.
-	keyFilterBits = 1 << 26
+	// keyFilterLines are eight MiB: room for the keys of six million events.
+	keyFilterLines = 1 << 17
 )
+
+// line is what a processor fetches at once. All bits of a key are in one: to fetch it is most of
+// what a look-up costs.
+type line [8]atomic.Uint64
 
 // keyFilterTables are the tables whose keys are in the filter.
 var keyFilterTables = []byte{tableID, tableHolder, tableDeletedID, tableDeletedTo, tableFloor, tableVanished,
@@ -64,11 +68,13 @@ func (f *keyFilter) mayHold(key []byte) bool {
 
 func (f *keyFilter) probe(key []byte, look func(word *atomic.Uint64, bit uint64) bool) bool {
 	h := maphash.Bytes(f.seed, key)
-	for step, i := h>>32|1, 0; i < keyFilterProbes; h, i = h+step, i+1 {
-		at := h % keyFilterBits
-		if !look(&f.bits[at/64], 1<<(at%64)) {
+	l := &f.lines[h%keyFilterLines]
+	h /= keyFilterLines
+	for range keyFilterProbes { // each takes nine of the bits that are left
+		if !look(&l[h>>6%8], 1<<(h%64)) {
 			return false
 		}
+		h >>= 9
 	}
 	return true
 }
