@@ -67,8 +67,11 @@ func (t *term) gather(ctx context.Context) (*batch, error) {
 			len(t.draft.rejections) >= mostRejections || len(t.draft.deletes) >= mostDeleted {
 			break
 		}
-		x, more = t.scheduler.more(c)
+		if x, more = t.scheduler.more(c); !more && len(b.packs) > 0 { // rechecks alone wait for nothing
+			x, more = t.scheduler.fill(ctx, c)
+		}
 	}
+	t.scheduler.committing(c)
 	return b, context.Cause(ctx)
 }
 

@@ -22,6 +22,9 @@ const (
 const (
 	// bulkShare is the part of a batch that bulk work may fill while urgent events come.
 	bulkShare = 4
+	// bulkPace is the time from bulk batch to bulk batch, unless one is full or urgent work waits: each
+	// commit costs the disk and the processor as much as dozens of events.
+	bulkPace = 100 * time.Millisecond
 	// urgentFor is for how long after an urgent event the next one is expected.
 	urgentFor = 2 * time.Second
 	// mostUrgentRechecks is how many rechecks may wait as urgent ones, and how many are decided until
@@ -53,6 +56,7 @@ type scheduler struct {
 	started  [classes]*pack // packs of which a part has been decided
 	urgentAt time.Time      // when an urgent pack was begun
 	woken    chan struct{}  // of capacity 1: something else is due than work
+	fillTo   time.Time      // until when the bulk batch at hand, or the next one, may wait for more
 }
 
 func newScheduler(l *lanes, again *rechecks) *scheduler {
@@ -87,6 +91,35 @@ func (s *scheduler) next(ctx context.Context) (c class, first work, ok bool) {
 		case <-ctx.Done():
 			return 0, work{}, false
 		}
+	}
+}
+
+// fill is [scheduler.more] for a batch that is not full. A bulk batch waits for more, if another was
+// filled just before.
+func (s *scheduler) fill(ctx context.Context, c class) (x work, ok bool) {
+	for {
+		x, ok = s.more(c)
+		pause := time.Until(s.fillTo)
+		if ok || c == urgent || pause <= 0 || s.urgentWaits() {
+			return x, ok
+		}
+		select {
+		case <-s.arrived:
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return work{}, false
+		}
+	}
+}
+
+func (s *scheduler) urgentWaits() bool {
+	return s.started[urgent] != nil || len(s.rechecks.waiting[urgent]) > 0 || s.lanes.waits(urgent)
+}
+
+// committing notes that a batch of a class is not filled any more.
+func (s *scheduler) committing(c class) {
+	if c == bulk {
+		s.fillTo = time.Now().Add(bulkPace)
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -192,6 +194,36 @@ func TestClassesAlternate(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("batches of %v, want %v", got, want)
 	}
+}
+
+// TestABulkBatchFills: one that follows another waits for more of it, for a moment at most, and
+// not while urgent work waits. The first waits for nothing.
+func TestABulkBatchFills(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newScheduler(newLanes(), &rechecks{})
+		put := func(lane int) {
+			s.put(t.Context(), lane, &pack{events: make([]*policy.Candidate, 1), verdicts: make([]proto.Verdict, 1)})
+		}
+		took := func(want time.Duration, wantMore bool) {
+			t.Helper()
+			began := time.Now()
+			if _, more := s.fill(t.Context(), bulk); more != wantMore || time.Since(began) != want {
+				t.Errorf("more: %t, after %v; want %t after %v", more, time.Since(began), wantMore, want)
+			}
+		}
+		took(0, false)
+		s.committing(bulk)
+		const soon = bulkPace / 4
+		time.AfterFunc(soon, func() { put(laneSync) })
+		took(soon, true)
+		took(bulkPace-soon, false)
+		s.committing(urgent)
+		took(0, false)
+		s.committing(bulk)
+		time.AfterFunc(soon, func() { put(laneLive) })
+		took(soon, false)
+	})
 }
 
 // TestAFailedBatchGivesRechecksBack: what it had taken comes first again, but for releases, for
