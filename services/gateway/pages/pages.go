@@ -106,11 +106,12 @@ func New(o Options) (*Pages, error) {
 			Relay:    s.URL("ws"), Base: s.URL("http"), Host: s.Address(),
 			Style: template.CSS(style), Script: template.JS(script),
 		},
-		build: build(), rules: rules, directory: newDerived[everything, []listed](1), threads: newDerived[threadsOf, threads](keptThreads),
-		renderings: newRenderings(),
+		build: build(), rules: rules,
+		directory: newDerived[everything, []listed](1), threads: newDerived[threadsOf, threads](keptThreads),
 
-		pages:   template.Must(template.New("pages").Funcs(template.FuncMap{"at": s.At, "ago": ago}).Parse(source)),
-		iconURL: iconURL, icon: body,
+		renderings: newRenderings(),
+		pages:      template.Must(template.New("pages").Funcs(template.FuncMap{"at": s.At, "ago": ago}).Parse(source)),
+		iconURL:    iconURL, icon: body,
 	}, nil
 }
 
@@ -444,7 +445,9 @@ var packers = sync.Pool{New: func() any { return gzip.NewWriter(nil) }}
 func send(w http.ResponseWriter, r *http.Request, status int, page []byte, tag string) {
 	h := w.Header()
 	if status == http.StatusOK {
-		tag = cmp.Or(tag, etag(page))
+		if tag == "" {
+			tag = etag(page)
+		}
 		if unchanged(w, r, tag) {
 			return
 		}

@@ -28,7 +28,7 @@ func (p *Pages) version(r *http.Request, repo *repository) string {
 	known := *repo
 	known.Branches, known.Tags = nil, nil // which the sum stands for
 	_, icon := p.now()
-	age := max(time.Since(repo.active), time.Second)
+	age := agesPerDoubling * math.Log2(max(time.Since(repo.active), time.Second).Seconds())
 	// Templates show exported fields, and JSON has the same.
 	text, err := json.Marshal(struct {
 		Build, Page, Icon, Refs string
@@ -36,7 +36,7 @@ func (p *Pages) version(r *http.Request, repo *repository) string {
 		Site                    site
 		Repository              repository
 	}{
-		p.build, r.URL.RequestURI(), icon, repo.refsSum, int(agesPerDoubling * math.Log2(age.Seconds())), p.about(), known,
+		p.build, r.URL.RequestURI(), icon, repo.refsSum, int(age), p.about(), known,
 	})
 	if err != nil {
 		return "" // which is the tag of no page
