@@ -142,7 +142,8 @@ type RepoFolderQuestion struct {
 type RepoFolderAnswer struct {
 	Commit  *RepoCommit `json:"commit,omitempty"` // of the branch or tag
 	Entries []RepoEntry `json:"entries,omitempty"`
-	More    bool        `json:"more,omitempty"` // the folder has more entries
+	More    bool        `json:"more,omitempty"`    // the folder has more entries
+	Partial bool        `json:"partial,omitempty"` // there was no time to look for all last changes
 	Readme  *RepoFile   `json:"readme,omitempty"`
 	File    *RepoFile   `json:"file,omitempty"`     // absent: the path is that of a folder
 	RefsSum string      `json:"refs_sum,omitempty"` // see SumOfRefs

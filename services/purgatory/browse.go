@@ -22,7 +22,9 @@ func (b browser) folder(ctx context.Context, ref nostr.RepoRef, q proto.RepoFold
 		return a, err
 	}
 	a, err = repo.Folder(ctx, q.Client, refs[q.Name], q.Path)
-	a.RefsSum = proto.SumOfRefs(refs)
+	if !a.Partial { // what is, is no function of the references
+		a.RefsSum = proto.SumOfRefs(refs)
+	}
 	return a, busy(err)
 }
 

@@ -51,7 +51,7 @@ func (r *Repo) Folder(ctx context.Context, client, id, place string) (a proto.Re
 	case target.kind == "tree" && target.size <= maxFolder:
 		var f *folder
 		if f, err = r.folder(ctx, client, folderOf{commit.id, place}, target.id); err == nil {
-			a.Entries, a.More = f.entries, f.more
+			a.Entries, a.More, a.Partial = f.entries, f.more, !f.until.IsZero()
 			if f.readme.kind == "blob" {
 				a.Readme, err = r.file(ctx, client, f.readme, f.readmeName)
 			}
@@ -83,14 +83,20 @@ type folder struct {
 	more       bool // there are entries that are left out
 	readmeName string
 	readme     object // without its content
+	// until is when the last changes are looked for again, because there was no time to look for all;
+	// zero: all were looked for.
+	until time.Time
 }
+
+// searchAgain is after how many times as long a search for last changes that was cut is made again.
+const searchAgain = 60
 
 // folderOf is a folder in a commit.
 type folderOf struct{ commit, place string }
 
 // folder reads a folder, with the last change of each entry. tree is its object.
 func (r *Repo) folder(ctx context.Context, client string, of folderOf, tree string) (*folder, error) {
-	if f, kept := r.Store.folders.Get(of); kept {
+	if f, kept := r.Store.folders.Get(of); kept && (f.until.IsZero() || time.Now().Before(f.until)) {
 		return f, nil
 	}
 	read, err := r.read(ctx, client, tree)
@@ -116,8 +122,12 @@ func (r *Repo) folder(ctx context.Context, client string, of folderOf, tree stri
 		}
 		f.readme = found[0]
 	}
-	if err := r.addChanges(ctx, client, of, f.entries); err != nil {
+	cut, err := r.addChanges(ctx, client, of, f.entries)
+	if err != nil {
 		return nil, err
+	}
+	if cut {
+		f.until = time.Now().Add(searchAgain * r.Store.ChangesTime)
 	}
 	f.entries, f.more = thatFit(f.entries, f.more)
 	r.Store.folders.Add(of, f)

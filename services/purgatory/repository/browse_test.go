@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repository"
@@ -122,6 +123,26 @@ func TestBrowseAgain(t *testing.T) {
 		first, _ := processes(row.ask)
 		if again, n := processes(row.ask); n > row.most || !reflect.DeepEqual(first, again) {
 			t.Errorf("%s again: %d processes, want at most %d; %+v after %+v", name, n, row.most, again, first)
+		}
+	}
+}
+
+// TestAFolderThatWasCutIsLookedAtAgain: what a moment without time to look left out does not stay
+// away.
+func TestAFolderThatWasCutIsLookedAtAgain(t *testing.T) {
+	repo, work := begin(t)
+	work.Commit("README.md", "# Title\n")
+	tip := work.Git("rev-parse", "HEAD")
+	gittest.Fill(t, repo.Repo, work.Pack("main"))
+	must(t, repo.SetRefs(t.Context(), refs{"refs/heads/main": tip}, nil, "refs/heads/main"))
+	for _, c := range []struct {
+		time time.Duration
+		cut  bool
+	}{{time.Nanosecond, true}, {time.Minute, false}, {time.Nanosecond, false}} {
+		repo.Store.ChangesTime = c.time
+		a, err := repo.Folder(t.Context(), "client", tip, "")
+		if must(t, err); a.Partial != c.cut || (a.Entries[0].Changed == nil) != c.cut {
+			t.Errorf("within %v: %+v", c.time, a)
 		}
 	}
 }

@@ -22,22 +22,24 @@ const (
 // errAllFound ends a search for the last changes when there is nothing more to find.
 var errAllFound = errors.New("every entry has its last change")
 
-// addChanges tells of each entry of a folder which commit changed it last.
-func (r *Repo) addChanges(ctx context.Context, client string, of folderOf, entries []proto.RepoEntry) error {
-	last, err := r.lastChanges(ctx, client, of, entries)
+// addChanges tells of each entry of a folder which commit changed it last. cut: there was no time to
+// look for all.
+func (r *Repo) addChanges(ctx context.Context, client string, of folderOf, entries []proto.RepoEntry) (cut bool,
+	err error) {
+	last, cut, err := r.lastChanges(ctx, client, of, entries)
 	if err != nil {
-		return err
+		return false, err
 	}
 	for n := range entries {
 		entries[n].Changed = last[entries[n].Name]
 	}
-	return nil
+	return cut, nil
 }
 
 // lastChanges reads the log of a folder, from the newest commit to the oldest one, until each entry
-// has been changed by one.
+// has been changed by one. cut: its time was over before.
 func (r *Repo) lastChanges(ctx context.Context, client string, folder folderOf, entries []proto.RepoEntry) (
-	map[string]*proto.RepoCommit, error) {
+	last map[string]*proto.RepoCommit, cut bool, err error) {
 	args := []string{"log", "--no-show-signature", "--encoding=UTF-8", "--no-renames", "--name-only",
 		"--format=%x00%H%x00%ct%x00%an%x00%s", fmt.Sprintf("--max-count=%d", maxChanges), folder.commit, "--"}
 	prefix := ""
@@ -54,11 +56,12 @@ func (r *Repo) lastChanges(ctx context.Context, client string, folder folderOf, 
 	command := r.browsing(client, args...)
 	command.Stdout, command.Time = found, r.Store.ChangesTime
 	command.env = []string{"GIT_LITERAL_PATHSPECS=1"}
-	err := command.Run(ctx)
-	if err != nil && !errors.Is(err, errAllFound) && !errors.Is(err, ErrTooLong) {
-		return nil, fmt.Errorf("read the last changes: %w", err)
+	err = command.Run(ctx)
+	cut = errors.Is(err, ErrTooLong)
+	if err != nil && !errors.Is(err, errAllFound) && !cut {
+		return nil, false, fmt.Errorf("read the last changes: %w", err)
 	}
-	return found.last, nil
+	return found.last, cut, nil
 }
 
 // changes reads what git prints: for each commit a line that begins with a zero, and the names of
