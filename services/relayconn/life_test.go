@@ -89,10 +89,14 @@ func TestStart(t *testing.T) {
 		at     int // minutes after noon
 		since  int // minutes after noon; 0: a fresh start
 	}{
-		"never connected":                      {before: func(l *relayWorker) { l.connected = time.Time{} }, at: 1},
-		"away for as long as may be":           {before: func(l *relayWorker) { end(l, 60, whole) }, at: 75, since: 45},
-		"away for longer":                      {before: func(l *relayWorker) { end(l, 60, whole) }, at: 76},
-		"crashed: the last tick counts":        {before: caughtUp, at: 40, since: 15},
+		"never connected":               {before: func(l *relayWorker) { l.connected = time.Time{} }, at: 1},
+		"away for as long as may be":    {before: func(l *relayWorker) { end(l, 60, whole) }, at: 75, since: 45},
+		"away for longer":               {before: func(l *relayWorker) { end(l, 60, whole) }, at: 76},
+		"crashed: the last tick counts": {before: caughtUp, at: 40, since: 15},
+		"killed while something is missing": {before: func(l *relayWorker) {
+			l.status.Missing = after(10)
+			l.markConnected(after(30))
+		}, at: 31, since: -5},
 		"nothing was confirmed":                {before: func(l *relayWorker) { end(l, 60, whole); l.confirmed = session.Set{} }, at: 61},
 		"a fresh start with something missing": {before: func(l *relayWorker) { end(l, 60, session.Status{Missing: after(10)}) }, at: 61, since: -5},
 		"missing something that was caught up": {before: func(l *relayWorker) { caughtUp(l); end(l, 60, session.Status{Missing: after(40)}) }, at: 61, since: 15},

@@ -221,3 +221,21 @@ func TestTimeWithoutRoomIsNotSilence(t *testing.T) {
 		close(checks)
 	})
 }
+
+// TestPausesDouble each time in a row, up to an hour; what comes during one does not lengthen it, and
+// after five minutes without one the next is the first again.
+func TestPausesDouble(t *testing.T) {
+	t.Parallel()
+	var p session.Pauses
+	now := time.Now()
+	for _, want := range []time.Duration{65, 130, 260, 520, 1040, 2080, 3600, 3600} {
+		end := p.Begin(now, 65*time.Second)
+		if got := end.Sub(now); got != want*time.Second || p.Begin(end.Add(-time.Second), 65*time.Second) != end {
+			t.Errorf("a pause of %v, want %v", got, want*time.Second)
+		}
+		now = end.Add(5*time.Minute - time.Second)
+	}
+	if now = now.Add(time.Second); p.Begin(now, 65*time.Second).Sub(now) != 65*time.Second {
+		t.Error("after a calm time it is not the first again")
+	}
+}
