@@ -63,6 +63,14 @@ func TestBindDropsAnIndexOfAnotherLog(t *testing.T) {
 				must(t, db.Apply([]Record{{Seq: seq, Event: made(900+int(seq), 1, 1)}}))
 			}
 		}, Options{}, "does not have the last event of the index", 0},
+		"the log was restored, and something else has left it": {func(t *testing.T, b *bus.Bus, db *DB) {
+			gone := notes(0, 2)
+			must(t, db.Apply([]Record{{Seq: 21, Removed: gone[1].ID, Subject: proto.EventSubjectOf(gone[1]).String()}}))
+			m := &nats.Msg{Subject: proto.EventSubjectOf(gone[0]).String(),
+				Header: nats.Header{proto.HeaderRemoved: {gone[0].ID}}}
+			_, err := b.PublishBatch(t.Context(), []*nats.Msg{m}, nil)
+			must(t, err)
+		}, Options{}, "does not have the last event of the index", 1},
 		"it was away for long": {func(*testing.T, *bus.Bus, *DB) {}, Options{Now: func() Timestamp {
 			return Timestamp(time.Now().Add(longAway + time.Hour).Unix())
 		}}, "was away for long", 0},
