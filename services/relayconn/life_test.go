@@ -119,6 +119,18 @@ func TestStart(t *testing.T) {
 	}
 }
 
+// TestOtherRules: what was confirmed by other rules is not confirmed by these.
+func TestOtherRules(t *testing.T) {
+	t.Parallel()
+	l, _ := newRelayWorker(quiet)
+	for rules, want := range map[string]uint64{l.Hash: 5, "other": 0} {
+		l.state.value, l.status = proto.RelayState{Rules: rules, Confirmed: 5, ConfirmedLog: 5}, session.Status{}
+		if l.resume(noon); l.status.Confirmed.Target != want || l.status.Confirmed.Log != want {
+			t.Errorf("by rules %q: %+v", rules, l.status.Confirmed)
+		}
+	}
+}
+
 // TestNothingIsReadForAFreshStart: what was confirmed long ago is of no use, and is not worked out.
 func TestNothingIsReadForAFreshStart(t *testing.T) {
 	t.Parallel()

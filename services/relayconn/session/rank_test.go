@@ -37,3 +37,17 @@ func TestWhatIsKeptLive(t *testing.T) {
 		}
 	})
 }
+
+// TestOrderOfLive: what names a thing directly, states, what names the root of its thread, the rest.
+func TestOrderOfLive(t *testing.T) {
+	t.Parallel()
+	order := ""
+	for _, g := range session.Live(session.Set{Full: []string{"30617:aa:x"}, States: []string{"x"}, Roots: []string{"bb"}}) {
+		for name := range g[0].Tags {
+			order += name
+		}
+	}
+	if order != "aedEAqq" {
+		t.Errorf("asked for in order %s", order)
+	}
+}
