@@ -11,7 +11,7 @@ import (
 
 // Bounds of a pack. A single event may be larger than MaxPackBytes; it goes alone.
 const (
-	MaxPackBytes  = 512 << 10
+	MaxPackBytes  = 128 << 10
 	MaxPackEvents = 320
 )
 
