@@ -30,7 +30,7 @@ import (
 //	x <expires> <id>                     → nothing          what leaves the log at that time
 //	z <subject>                          → time, id         what was taken away, and lies in the log
 //	y <pubkey> <hash of d>               → time, d          announcement that was taken away
-//	w <pubkey>                           → created_at, time what is still to be taken away of an author, up to created_at
+//	w <pubkey>                           → created_at, time what is left to take away of an author
 //	m <name>                             → what the index knows of itself
 //
 // A place is the inverted created_at and the id, 40 bytes, so that bytewise order is NIP-01's:

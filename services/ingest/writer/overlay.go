@@ -30,7 +30,7 @@ type overlay struct {
 	atAddress map[nostr.Address]*nostr.Event // nil: nothing is there; what was read is kept too
 	named     map[string][]string            // ids of accepted events by the ids and addresses that they name
 	floors    map[nostr.Address]*nostr.Event // newest versions that are deleted by their ids
-	deletes   map[string]nostr.Timestamp     // of a deleted author and id, or address, or of an author who vanishes: up to this time
+	deletes   map[string]nostr.Timestamp     // of an author and id, an address, or an author who vanishes: up to this time
 	renewed   map[string]bool                // ids of requests that stay now
 	// requests are those of authors that were accepted and count.
 	requests []countedRequest

@@ -128,8 +128,8 @@ func (w *Writer) hanging(view *eventdb.View, over nostr.Timestamp) (candidates [
 
 // takenAway is what no index has any more because its author took it away before a time. It is read
 // from the log.
-func (w *Writer) takenAway(ctx context.Context, view *eventdb.View, over nostr.Timestamp) (candidates []*policy.Candidate,
-	err error) {
+func (w *Writer) takenAway(ctx context.Context, view *eventdb.View, over nostr.Timestamp) (
+	candidates []*policy.Candidate, err error) {
 	taken, err := view.TakenBefore(over, purgeAtOnce)
 	if err != nil {
 		return nil, fmt.Errorf("look for what was taken away: %w", err)
