@@ -55,6 +55,7 @@ func decideAll(t *testing.T, bounds policy.Bounds, candidates []message, next fu
 	must(t, err)
 	r := standby(t, b, "batching", testSettings(), func(w *Writer) { w.policy = &paced{rules, w, next} })
 	w := &term{Writer: r.Writer, scheduler: newScheduler(newLanes(), &r.rechecks)}
+	w.purgedAt = time.Now().Add(time.Hour) // what must leave the log leaves it by the clock, not by batches
 	must(t, w.begin(r.ctx))
 	w.scheduler.fetched[laneUser] = make(chan *pack, len(candidates)+1)
 	say := func(what string, about ...any) { outcome = append(outcome, what+" "+fmt.Sprintln(about...)) }
