@@ -14,6 +14,9 @@ const (
 	// mostAlone is how many single items in a row a relay may refuse, in the smallest form and with
 	// nothing answered in between. What else it refuses as too large then rests at once.
 	mostAlone = 4
+	// leastLong is the shortest time, in seconds, that a relay is believed to take for good: to divide
+	// every walk into shorter ones would be more requests than the refusals that it spares.
+	leastLong nostr.Timestamp = 24 * 60 * 60
 )
 
 // halve cuts what goes in one REQ into two halves: of the filters, or of the longest list that the
@@ -101,7 +104,7 @@ func (g Group) cut(most int) (all []Group) {
 // show all events of a second.
 func (h *history) divide(t *task, now time.Time, shorter bool) bool {
 	filters, b := t.Filters(), t.batch
-	if shorter && h.divideTime(t, now) {
+	if shorter && h.divideTime(t, now, true) {
 		return true
 	}
 	if parts := halve(filters); parts != nil {
@@ -123,13 +126,14 @@ func (h *history) divide(t *task, now time.Time, shorter bool) bool {
 		h.first(fewer)
 		return true
 	}
-	return h.divideTime(t, now)
+	return h.divideTime(t, now, false)
 }
 
 // divideTime has two parts of the time asked for, if it can be divided: halves, or the newer is as
 // long as the relay is known to take. The newer is asked for first: the older one would only be
-// refused too.
-func (h *history) divideTime(t *task, now time.Time) bool {
+// refused too. learns: the relay says that the time is too long, so what it takes is kept in mind.
+// For any other reason the next walk may well be taken as it is.
+func (h *history) divideTime(t *task, now time.Time, learns bool) bool {
 	if t.fetches || h.governor.alone >= mostAlone {
 		return false
 	}
@@ -144,16 +148,18 @@ func (h *history) divideTime(t *task, now time.Time) bool {
 		return false
 	}
 	middle := from + (to-from)/2
-	learns := to - middle
 	if long := h.governor.limits.Long(); long > 0 && (to-from > long || filters[0].Since == nil) {
-		middle, learns = max(from, to-long), 0
+		middle, learns = max(from, to-long), false
 	}
 	newer, older := slices.Clone(filters), slices.Clone(filters)
 	for i := range filters {
 		newer[i].Since, older[i].Until = &middle, &middle
 	}
 	first := b.part(NewWalk(newer, t.limit))
-	if first.long, first.then = learns, t.then; middle > 0 { // else there is no older part
+	if first.then = t.then; learns && to-middle >= leastLong {
+		first.long = to - middle
+	}
+	if middle > 0 { // else there is no older part
 		first.then = b.part(NewWalk(older, t.limit))
 		first.then.then = t.then
 	}
@@ -185,7 +191,7 @@ func (h *history) shorten(now time.Time) {
 		if from, to := t.times(now); to-from <= long && t.filters[0].Since != nil {
 			return
 		}
-		if h.queue = slices.Delete(h.queue, 0, 1); !h.divideTime(t, now) {
+		if h.queue = slices.Delete(h.queue, 0, 1); !h.divideTime(t, now, false) {
 			h.first(t)
 			return
 		}
