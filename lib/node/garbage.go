@@ -4,7 +4,7 @@ import "runtime/debug"
 
 // garbagePercent is how much the heap may grow until garbage is collected, in percent: a fifth less
 // memory than with Go's 100, for a little CPU.
-const garbagePercent = 60
+const garbagePercent = 50
 
 // paceGarbage sets the pace of garbage collection, unless the environment says it. lookUp is
 // os.LookupEnv.
