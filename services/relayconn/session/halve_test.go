@@ -1,6 +1,7 @@
 package session_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -66,6 +67,43 @@ func TestOneItemThatIsRefused(t *testing.T) {
 		sleep(2 * time.Hour)
 		if p.complete(20); len(p.accepted) != 20 {
 			t.Errorf("a day later %d events", len(p.accepted))
+		}
+	})
+}
+
+// TestFewFiltersAndSubscriptions: a relay that takes three filters in each of four subscriptions is
+// not asked for more over and over.
+func TestFewFiltersAndSubscriptions(t *testing.T) {
+	bubble(t, func(t *testing.T, p *play) {
+		relay := &picky{play: p, reason: "ERROR: bad req: arr too big"}
+		relay.refuses = func(filters []nostr.Filter) bool {
+			if relay.reason = "ERROR: bad req: arr too big"; len(p.asked) >= 4 {
+				relay.reason = "ERROR: too many concurrent REQs"
+			}
+			return len(filters) > 3 || len(p.asked) >= 4
+		}
+		p.session.Asker, p.session.Rules.MaxFilters = relay, 70
+		repos := manyRepos(0, 100)
+		for i, repo := range repos.Full {
+			p.stored = append(p.stored, issue(nostr.Timestamp(1000-i), repo))
+		}
+		for i := range 500 {
+			repos.Roots = append(repos.Roots, fmt.Sprintf("%064x", i))
+		}
+		p.begin()
+		p.want(1, repos)
+		sleep(20 * time.Minute)
+		if len(p.accepted) != 100 {
+			t.Errorf("%d of 100 events", len(p.accepted))
+		}
+		lives := 0
+		for _, sub := range p.log {
+			if strings.HasPrefix(sub, "l") {
+				lives++
+			}
+		}
+		if lives > 100 {
+			t.Errorf("live subscriptions were asked for %d times", lives)
 		}
 	})
 }

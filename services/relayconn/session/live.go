@@ -39,6 +39,7 @@ type live struct {
 
 	subscriptions []*subscription
 	trimAt        time.Time // when filters are rebuilt without what was withdrawn; zero: nothing was
+	fullAt        time.Time // want of room is no reason to consolidate again before
 	probeAt       time.Time // when the relay may be asked for more than it is thought to take
 
 	unjudged   atomic.Int64 // events without a verdict
@@ -57,7 +58,6 @@ type subscription struct {
 	reopenAt time.Time // of one that is closed
 	owed     *batch    // the past that was asked for instead
 	replaced bool      // others are opened in its place, and it is closed when they are open
-	isPart   bool      // of what the relay has refused as too large
 	lookAt   time.Time // when it is looked whether it has fallen silent; zero: it is not open yet
 	looked   *batch    // the look that was made last
 }
@@ -136,9 +136,7 @@ func (v *live) split(l *subscription) bool {
 	}
 	v.subscriptions = slices.DeleteFunc(v.subscriptions, func(o *subscription) bool { return o == l })
 	for _, groups := range parts {
-		part := v.add(groups, l.first, l.rank)
-		part.isPart = true
-		part.misses(earlier(l.missing, l.asked))
+		v.add(groups, l.first, l.rank).misses(earlier(l.missing, l.asked))
 	}
 	return true
 }
@@ -313,6 +311,10 @@ func (v *live) tend(now time.Time) {
 		v.governor.limits.Probe()
 	}
 	trim := !v.trimAt.IsZero() && !now.Before(v.trimAt)
+	// What the relay has refused as too large was divided, and consolidation puts it together again.
+	if full = full && !now.Before(v.fullAt); full {
+		v.fullAt = now.Add(v.Rules.Cooldown)
+	}
 	if full || trim {
 		if all := v.wanted(); trim || len(v.governor.pieces(Live(all))) < v.count(layer4)-1 {
 			v.consolidate(all, now)
