@@ -139,8 +139,9 @@ func (h *history) divideTime(t *task, now time.Time, learns bool) bool {
 	}
 	filters, b := t.Filters(), t.batch
 	from, to := t.times(now)
+	long := h.governor.limits.Long()
 	switch {
-	case to <= beginning && filters[0].Since == nil && now.Unix() > int64(beginning):
+	case (learns || long > 0) && to <= beginning && filters[0].Since == nil && now.Unix() > int64(beginning):
 		h.warn("too old", "the relay takes too short a time to be asked for what is dated so long ago", "before", to.Time())
 		h.goOn(t)
 		return true
@@ -148,7 +149,7 @@ func (h *history) divideTime(t *task, now time.Time, learns bool) bool {
 		return false
 	}
 	middle := from + (to-from)/2
-	if long := h.governor.limits.Long(); long > 0 && (to-from > long || filters[0].Since == nil) {
+	if long > 0 && (to-from > long || filters[0].Since == nil) {
 		middle, learns = max(from, to-long), false
 	}
 	newer, older := slices.Clone(filters), slices.Clone(filters)

@@ -188,8 +188,8 @@ func TestLateWhereNothingIsLive(t *testing.T) {
 	})
 }
 
-// TestShortTimes: how long a time the relay takes is learned once. What is older than Nostr is not asked
-// for in so many pieces.
+// TestShortTimes: how long a time the relay takes is learned once. What is older than Nostr is not
+// asked for in so many pieces.
 func TestShortTimes(t *testing.T) {
 	bubble(t, func(t *testing.T, p *play) {
 		time.Sleep(27 * 365 * 24 * time.Hour) // to the days of Nostr
@@ -210,6 +210,28 @@ func TestShortTimes(t *testing.T) {
 		sleep(time.Hour)
 		if p.complete(1); len(p.accepted) != 5 || relay.refused > 20 || p.asks() > 600 {
 			t.Errorf("%d events came, with %d requests, of which %d were refused", len(p.accepted), p.asks(), relay.refused)
+		}
+	})
+}
+
+// TestRefusedOfOld: what a relay refuses for another reason than its time has not come, however old it
+// is.
+func TestRefusedOfOld(t *testing.T) {
+	bubble(t, func(t *testing.T, p *play) {
+		time.Sleep(27 * 365 * 24 * time.Hour) // to the days of Nostr
+		relay := &picky{play: p, reason: "invalid: filter too large", refuses: func(filters []nostr.Filter) bool {
+			f := filters[0]
+			return len(f.Tags["a"]) > 0 && f.Until != nil && *f.Until < 1_600_000_000
+		}}
+		p.session.Asker = relay
+		for n := range 5 {
+			p.stored = append(p.stored, issue(nostr.Timestamp(1_500_000_000-1000*n), "30617:aa:000"))
+		}
+		p.begin()
+		p.wants(1)
+		sleep(20 * time.Minute)
+		if st := p.status(); st.Repos != 0 || st.Refused.IsZero() {
+			t.Errorf("%d of its repositories are confirmed: %+v", st.Repos, st)
 		}
 	})
 }

@@ -393,8 +393,8 @@ type faster struct{ session.Intake }
 
 func (faster) Known(string) bool { return true }
 
-// TestLayer1ByNegentropy asks for what is known of it by NIP-77, and by REQ for what is older only. No wake is
-// missed where all that a relay names has come from elsewhere by the time when it would be fetched.
+// TestLayer1ByNegentropy asks for what is known of it by NIP-77, and by REQ for what is older only. No
+// wake is missed where all that a relay names has come from elsewhere by the time when it would be fetched.
 func TestLayer1ByNegentropy(t *testing.T) {
 	each(t, map[string]int{"alone": 1, "another relay is faster": 0}, func(t *testing.T, p *play, want int) {
 		r := p.reconciles(1, event(30617, 7), event(30617, 5))
