@@ -33,6 +33,7 @@ const (
 type found struct {
 	candidates []*policy.Candidate
 	more       bool // there may be more of it
+	taken      bool // it was looked for what was taken away, too
 }
 
 // clean has removed from the log what has no place there any more. It is looked for beside the
@@ -46,6 +47,9 @@ func (t *term) clean(ctx context.Context, now time.Time) {
 		if f.more {
 			t.purgedAt = time.Time{}
 		}
+		if f.taken {
+			t.takenAt = now
+		}
 	default:
 	}
 	if t.looking || now.Sub(t.purgedAt) < purgeEvery || t.rechecks.len() > 0 {
@@ -53,9 +57,6 @@ func (t *term) clean(ctx context.Context, now time.Time) {
 	}
 	t.looking, t.purgedAt = true, now
 	taken := now.Sub(t.takenAt) >= t.takenEvery
-	if taken {
-		t.takenAt = now
-	}
 	t.searching.Go(func() {
 		t.beforeSearch()
 		f, err := t.search(ctx, now, taken)
@@ -92,6 +93,7 @@ func (w *Writer) search(ctx context.Context, now time.Time, taken bool) (f found
 	}
 	if taken && len(f.candidates) == 0 {
 		f.candidates, err = w.takenAway(ctx, view, over-nostr.Timestamp(takenMargin/time.Second))
+		f.taken = err == nil // else its turn comes with the next search
 	}
 	return f, err
 }
