@@ -173,6 +173,7 @@ func (r *reader) show(ref nostr.RepoRef) (s shownRepo, err error) {
 	if err != nil {
 		return s, fmt.Errorf("listen to the processes: %w", err)
 	}
+	defer progress.Unsubscribe()
 	if s.RepoStatus, err = r.workers().Show(r.ctx, ref); err != nil || s.Damage != "" {
 		return s, err
 	}

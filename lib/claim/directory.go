@@ -155,8 +155,8 @@ func (d *Directory) quietIn(name string) time.Duration {
 	return time.Until(last.Add(d.ttl))
 }
 
-// mayBeWorkedOn reports whether some worker may still work by a claim that names it, or that it had made
-// before the claim vanished. No worker goes by it any more when
+// mayBeWorkedOn reports whether some worker may still work by a claim that names it, or that it had
+// made before the claim vanished. No worker goes by it any more when
 //   - the holder has said, in its record, that it knows that the claim has vanished and that it does
 //     not work by it; or
 //   - the holder has no record, and nothing was heard of it for a TTL: its lease has ended, however

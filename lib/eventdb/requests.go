@@ -369,8 +369,8 @@ func (r reader) belowFloor(at coordinate, e Entry) (bool, error) {
 	return e.Compare(placeOf(value)) >= 0, nil
 }
 
-// mostReached is how many events [View.Reached] gives that a request to vanish takes away: more than one
-// batch of the log has, so there is one at least that the batch has not changed.
+// mostReached is how many events [View.Reached] gives that a request to vanish takes away: more than
+// one batch of the log has, so there is one at least that the batch has not changed.
 const mostReached = 1000
 
 // Reached gives events that are here, served or not, and that a request of their author takes away

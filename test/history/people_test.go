@@ -388,8 +388,8 @@ func (s *story) remark() {
 		pick(s, s.people).At(s.at()).Sign(kind, fmt.Sprint(s.dice.Uint64()), owner.Repo(identifier)))
 }
 
-// age makes what lies in the repositories of an identifier two days old, so that housekeeping is due after
-// the next look and removes what nothing reaches.
+// age makes what lies in the repositories of an identifier two days old, so that housekeeping is due
+// after the next look and removes what nothing reaches.
 func (s *story) age(identifier string) {
 	s.say("two days pass in %s", identifier)
 	s.mu.Lock()

@@ -34,8 +34,8 @@ func (p *Policy) isServed(k Knowledge, ref nostr.RepoRef) bool {
 	return p.isHosted(k, ref) || p.speaksForHosted(k, ref)
 }
 
-// speaksForHosted reports whether a key is a confirmed maintainer of a repository of this identifier that
-// is hosted or archived here.
+// speaksForHosted reports whether a key is a confirmed maintainer of a repository of this identifier
+// that is hosted or archived here.
 func (p *Policy) speaksForHosted(k Knowledge, ref nostr.RepoRef) bool {
 	return authority.Speaks(announced(k, ref.Identifier), ref.PubKey, func(c authority.Coordinate) bool {
 		return p.isHosted(k, nostr.RepoRef{PubKey: c.Owner, Identifier: ref.Identifier})

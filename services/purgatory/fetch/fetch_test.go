@@ -321,8 +321,8 @@ func TestHostileServers(t *testing.T) {
 	}
 }
 
-// TestWordsCountInAllRequests: a server that talks and then refuses is asked for less and less, but does
-// not get its limit anew each time.
+// TestWordsCountInAllRequests: a server that talks and then refuses is asked for less and less, but
+// does not get its limit anew each time.
 func TestWordsCountInAllRequests(t *testing.T) {
 	t.Parallel()
 	var ids []string

@@ -179,8 +179,8 @@ type buffer struct {
 // errGone ends the writing of what is not read any more.
 var errGone = errors.New("the answer is not read any more")
 
-// Write appends, and waits while there is no room. Where everything is read already, waiting makes none:
-// then the answer ends.
+// Write appends, and waits while there is no room. Where everything is read already, waiting makes
+// none: then the answer ends.
 func (b *buffer) Write(p []byte) (written int, err error) {
 	b.changed.L.Lock()
 	defer b.changed.L.Unlock()

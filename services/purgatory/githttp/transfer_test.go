@@ -61,8 +61,8 @@ func TestBufferGivesBackWhatItWasGiven(t *testing.T) {
 	}
 }
 
-// TestBufferWithoutAnyRoom: where neither memory nor disk takes the first byte, no reader can make room,
-// and the answer ends. Where either does, all comes.
+// TestBufferWithoutAnyRoom: where neither memory nor disk takes the first byte, no reader can make
+// room, and the answer ends. Where either does, all comes.
 func TestBufferWithoutAnyRoom(t *testing.T) {
 	t.Parallel()
 	content := make([]byte, 3<<20)

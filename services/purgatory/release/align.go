@@ -219,8 +219,8 @@ func (p *pass) alignStates(ctx context.Context, owner string) error {
 	return nil
 }
 
-// followed is the state that the references of a repository followed last; the zero value: there is none
-// in the log.
+// followed is the state that the references of a repository followed last; the zero value: there is
+// none in the log.
 func (p *pass) followed(ctx context.Context, at repository.Place) (*nostr.State, error) {
 	ev, err := p.Events.Followed(ctx, at)
 	if ev == nil || err != nil {

@@ -154,8 +154,8 @@ func (p *pass) countsElsewhere(ctx context.Context, owner string, pr repostate.P
 
 // fromElsewhere copies the commit of a pull request from a repository of another identifier that it
 // is for too, or in which its author offers it, if it is named there. That may be another worker's,
-// and may change or go at any time: what cannot be read there is not there. It takes at most most bytes,
-// as Copy.
+// and may change or go at any time: what cannot be read there is not there. most bounds the bytes, as
+// in Copy.
 func (p *pass) fromElsewhere(ctx context.Context, owner string, pr repostate.PullRequest, most int64) (came bool,
 	err error) {
 	var places []repository.Place

@@ -130,8 +130,8 @@ func (l *Locked) keepHouse(ctx context.Context, removes bool) error {
 	return nil
 }
 
-// indexPacks gives blind packs their index back: it may be what was lost. One that is no pack goes. A fetch
-// that is about to name the index of its own pack names the same one.
+// indexPacks gives blind packs their index back: it may be what was lost. One that is no pack goes. A
+// fetch that is about to name the index of its own pack names the same one.
 func (l *Locked) indexPacks(ctx context.Context) error {
 	names, err := l.blindPacks()
 	for _, name := range names {

@@ -57,7 +57,8 @@ func (s *Spool) Write(p []byte) (n int, err error) {
 	return n, err
 }
 
-// hasMemory makes room in memory, by steps, each of which is charged. Where there is none the disk is used.
+// hasMemory makes room in memory, by steps, each of which is charged. Where there is none
+// the disk is used.
 func (s *Spool) hasMemory(n int) bool {
 	for cap(s.memory) < len(s.memory)+n {
 		more := max(cap(s.memory), 4<<10)
